@@ -5,6 +5,8 @@
 
 #include "base/log_format.h"
 #include "checkpoint/checkpoint.h"
+#include "exec/comm/agreement.h"
+#include "exec/comm/job_secret.h"
 #include "train/commands/evaluate_job.h"
 #include "train/commands/gradient_check.h"
 #include "train/commands/machine.h"
@@ -16,6 +18,7 @@
 #include "train/measure/profile_path.h"
 #include "train/plan/task_plan.h"
 #include "train/ranks/device.h"
+#include "train/ranks/shared_settings.h"
 #include "train/run/rank_session.h"
 #include "train/task/open_model.h"
 
@@ -25,6 +28,15 @@ namespace {
 class TorchHost : public Host {
  public:
   int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
+
+  job::HostAgreement agreement(const Task& task, const std::string& secret) override {
+    const auto settings = shared_settings(completed(task));
+    return {exec::print_settings(settings),
+            [settings](const std::string& others) {
+              return exec::settings_difference(others, "this host", settings);
+            },
+            exec::keyed_hash(secret)};
+  }
 
   PlanResult plan(const Task& task) override { return plan_job(task); }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "job/host_agreement.h"
 #include "job/job.h"
 #include "job/place.h"
 #include "train/task/results.h"
@@ -23,6 +24,8 @@ class Host {
   // each GPU of this host where it computes on GPUs, else 1. Does not use CUDA, so ranks may
   // be forked afterwards.
   virtual int64_t default_ranks(const job::Job& job) = 0;
+  // Returns the settings and the hash of the task's hosts.
+  virtual job::HostAgreement agreement(const Task& task, const std::string& secret) = 0;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
   virtual PlanResult plan(const Task& task) = 0;
   // Runs one rank until training ends, `stop_requested` returns true, or an Error. Rank 0 writes

@@ -294,15 +294,15 @@ TEST_CASE("a rank that stops before its group is connected is named in the error
 
 TEST_CASE("ranks with different settings fail on all ranks with the names and values") {
   const Settings settings = {{"optimizer.lr", "0.1"}, {"seed", "1"}};
-  CHECK(settings_difference(print_settings(settings), 3, settings) == "");
-  const auto other = settings_difference(print_settings(settings), 3,
+  CHECK(settings_difference(print_settings(settings), "rank 3", settings) == "");
+  const auto other = settings_difference(print_settings(settings), "rank 3",
                                          {{"optimizer.lr", "0.2"}, {"dropout", "0.5"}});
   CHECK_THAT(other, Catch::Contains("optimizer.lr is 0.1 on rank 0 and 0.2 on rank 3") &&
                         Catch::Contains("dropout is not set on rank 0 and 0.5 on rank 3") &&
                         Catch::Contains("seed is 1 on rank 0 and not set on rank 3"));
-  CHECK_THAT(settings_difference(R"({"version": "9.9", "settings": []})", 1, settings),
+  CHECK_THAT(settings_difference(R"({"version": "9.9", "settings": []})", "rank 1", settings),
              Catch::Contains("9.9"));
-  CHECK_THAT(settings_difference("GET / HTTP/1.1", 1, settings),
+  CHECK_THAT(settings_difference("GET / HTTP/1.1", "rank 1", settings),
              Catch::Contains("another program"));
 }
 

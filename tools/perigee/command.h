@@ -19,7 +19,10 @@ struct JobOptions {
   std::string file;  // job or strategy script
   std::string strategy, plan, cluster, rendezvous, interface, secret_file;
   int64_t nproc = 0;
-  int64_t nodes = 1, node_rank = 0;
+  int64_t nodes = 1;        // hosts, at most
+  int64_t least_nodes = 1;  // at least
+  int64_t node_rank = -1;   // -1: not given
+  int64_t max_restarts = 0;
   std::vector<std::string> sets;
   double script_seconds = 5;
   int64_t script_megabytes = 256;

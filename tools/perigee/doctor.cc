@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/version.h"
 #include "command.h"
 #include "host.h"
@@ -27,8 +28,7 @@ int run() {
   std::string text = fmt::format(
       "perigee     {}\nsystem      {} {} {}\nprocessor   {}, {} cores\nmemory      {:.1f} GiB\n",
       kVersion, system.sysname, system.release, system.machine, processor(),
-      ::sysconf(_SC_NPROCESSORS_ONLN),
-      double(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE) / (1 << 30));
+      ::sysconf(_SC_NPROCESSORS_ONLN), usable_memory() / (1 << 30));
   for (const char* folder : {"runtime", "strategies"}) {
     const auto path = shipped_folder(folder);
     text += fmt::format("{:<12}{}\n", folder,

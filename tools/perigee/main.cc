@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "command.h"
+#include "crash.h"
 
 namespace perigee::command {
 namespace {
@@ -172,6 +173,7 @@ int run_guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   perigee::command::keep_standard_streams();
+  perigee::command::report_exhaustion("");
   const int status = perigee::command::run_guarded(argc, argv);
   // All work is done, and the system frees the process's resources; LibTorch would first destroy its registries.
   std::fflush(nullptr);

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/fail.h"
@@ -154,12 +156,32 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task) {
   return {.ranks = task.world / options.nodes,
           .nodes = options.nodes,
+          .least_nodes = options.least_nodes,
           .node_rank = options.node_rank,
           .rendezvous = options.rendezvous,
           .interface = options.interface,
           .secret = given_secret(options.secret_file),
           .stop_seconds = task.job.train.checkpoint_when_stopped ? task.job.cluster.timeout
-                                                                 : LaunchOptions{}.stop_seconds};
+                                                                 : LaunchOptions{}.stop_seconds,
+          .max_restarts = options.max_restarts,
+          .timeout_seconds = task.job.cluster.timeout};
+}
+
+// Returns MIN and MAX of "MIN:MAX", or N twice of "N".
+std::pair<int64_t, int64_t> range_of_nodes(const std::string& text) {
+  const auto number = [](std::string_view digits) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && end == digits.data() + digits.size() ? value : 0;
+  };
+  const auto colon = text.find(':');
+  const auto least = number(std::string_view(text).substr(0, colon));
+  const auto most = colon == std::string::npos ? least
+                                               : number(std::string_view(text).substr(colon + 1));
+  if (least < 1 || most < least) {
+    fail("command", "--nodes takes N or MIN:MAX with 1 <= MIN <= MAX, but got \"{}\"", text);
+  }
+  return {least, most};
 }
 
 CLI::Validator positive() {
@@ -180,10 +202,16 @@ void add_job_options(CLI::App& app, JobOptions& options) {
       "--cluster", options.cluster,
       "plan for this cluster description, or a shipped one's name, instead of this machine");
   app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(positive());
-  app.add_option("--nodes", options.nodes, "number of hosts")->check(positive());
+  app.add_option_function<std::string>(
+      "--nodes",
+      [&options](const std::string& text) {
+        std::tie(options.least_nodes, options.nodes) = range_of_nodes(text);
+      },
+      "number of hosts; of train also MIN:MAX, hosts that come and go");
   app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
-                 "HOST:PORT on which host 0 waits for the others");
+                 "HOST:PORT on which host 0 waits for the others; where hosts come and go also "
+                 "several, with commas");
   app.add_option(
       "--interface", options.interface,
       "network interface for transfers between hosts; default: the one with the route to "

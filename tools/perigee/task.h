@@ -2,7 +2,7 @@
 #pragma once
 
 #include "command.h"
-#include "launch.h"
+#include "launch/launch.h"
 #include "train/host.h"
 
 namespace perigee::command {

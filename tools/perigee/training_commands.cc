@@ -11,6 +11,7 @@
 #include "command.h"
 #include "crash.h"
 #include "host.h"
+#include "launch/limits.h"
 #include "secret.h"
 #include "task.h"
 
@@ -61,11 +62,21 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
 }
 
 // Runs `body` as one rank of another launcher, or forks the ranks of this host.
-// `lost_work`: LaunchOptions::lost_work.
-int run_ranks(const JobOptions& options, const train::Task& task,
-              const std::function<void(const Place&)>& body, const std::string& lost_work = "") {
-  torch_host();  // loaded before the fork: its pages are shared
+// `lost_work`, `go_on`: as in LaunchOptions.
+int run_ranks(
+    const JobOptions& options, const train::Task& task,
+    const std::function<void(const Place&)>& body, const std::string& lost_work = "",
+    const std::function<void()>& go_on = [] {}) {
   auto place = job::place_from_environment();
+  provide_descriptors(place ? place->local_world : task.world / options.nodes);
+  torch_host();  // loaded before the fork: its pages are shared
+  const bool changes = options.max_restarts > 0 || options.least_nodes < options.nodes;
+  if (changes && (place || task.job.cluster.in_process)) {
+    fail("launch",
+         "--max-restarts and --nodes MIN:MAX are for ranks that this command starts, but {}: leave "
+         "them out",
+         place ? "another launcher has started them" : "cluster.in_process has none");
+  }
   if (task.job.cluster.in_process) {
     if (place ? place->world > 1 : options.nodes > 1) {
       fail("launch",
@@ -80,6 +91,8 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   }
   auto launched = launch_options(options, task);
   launched.lost_work = lost_work;
+  launched.go_on = go_on;
+  if (hosts_change(launched)) launched.agreement = torch_host().agreement(task, launched.secret);
   return launch(launched, [&](const Place& place) {
     prepare_rank(place);
     body(place);
@@ -102,6 +115,12 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
+// Throws Error for hosts that come and go, which only training survives.
+void require_fixed_hosts(const JobOptions& options) {
+  if (options.least_nodes == options.nodes) return;
+  fail("command", "--nodes MIN:MAX is for train, but this needs a number of hosts");
+}
+
 // Throws Error for --cluster: these commands run on this machine.
 void refuse_cluster(const JobOptions& options) {
   if (options.cluster.empty()) return;
@@ -112,7 +131,7 @@ void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
     std::string resume, trace, check;
-    bool overwrite = false;
+    bool overwrite = false, resume_if_any = false;
   };
   auto options = std::make_shared<Options>();
   auto* sub = add_command(
@@ -120,15 +139,26 @@ void add_train(CLI::App& app, Action& action) {
       {"perigee train job.toml --nproc 2",
        "perigee train job.toml --strategy ddp --set train.steps=500",
        "perigee train job.toml --resume",
-       "perigee train job.toml --nproc 8 --nodes 2 --node-rank 0 --rendezvous host0:29500"});
+       "perigee train job.toml --nproc 8 --nodes 2 --node-rank 0 --rendezvous host0:29500",
+       "perigee train job.toml --nproc 8 --nodes 1:4 --rendezvous host0:29500,host1:29500 "
+       "--resume-if-any --max-restarts 3"});
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
   auto* resume = sub->add_flag(
       "--resume{newest}", options->resume,
       "[DIR] continue from the newest complete checkpoint of train.output, or of DIR");
-  sub->add_flag("--overwrite", options->overwrite, "empty an output folder that holds another run")
-      ->excludes(resume);
+  auto* overwrite = sub->add_flag("--overwrite", options->overwrite,
+                                  "empty an output folder that holds another run")
+                        ->excludes(resume);
+  sub->add_flag("--resume-if-any", options->resume_if_any,
+                "as --resume where train.output has a complete checkpoint, else begin anew there")
+      ->excludes(resume)
+      ->excludes(overwrite);
+  sub->add_option("--max-restarts", options->job.max_restarts,
+                  "how often a job whose rank failed is started again, from its newest complete "
+                  "checkpoint; default 0")
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("--trace", options->trace,
                   "write what all ranks did in the second step to this file (Chrome trace events)");
   sub->add_flag(
@@ -148,9 +178,15 @@ void add_train(CLI::App& app, Action& action) {
         };
       }
       task.overwrite = options->overwrite;
+      if (options->resume_if_any) task.resume = task.overwrite = true;
+      // A host that joins has the others stop and save.
+      if (options->job.least_nodes < options->job.nodes) {
+        task.job.train.checkpoint_when_stopped = true;
+      }
       const auto train = [&](const Place& place) {
         std::string log_file;
         auto rank_task = task;
+        rank_task.world = place.world;
         rank_task.open_log = [&](const std::string& path) {
           log_file = path;
           log::set_sink(log::standard_sink(prefix_of(place), path));
@@ -162,7 +198,10 @@ void add_train(CLI::App& app, Action& action) {
           throw;
         }
       };
-      return run_ranks(options->job, task, train, "steps after the last checkpoint are discarded");
+      // A restart resumes; before the first checkpoint it begins anew.
+      const auto go_on = [&task] { task.resume = task.overwrite = true; };
+      return run_ranks(options->job, task, train, "steps after the last checkpoint are discarded",
+                       go_on);
     };
   });
 }
@@ -200,6 +239,7 @@ void add_profile(CLI::App& app, Action& action) {
         return 0;
       }
       refuse_cluster(options->job);
+      require_fixed_hosts(options->job);
       const auto task = make_task(options->job, job::place_from_environment());
       const auto measure = [&](const Place& place) {
         bool shown = false;
@@ -235,6 +275,7 @@ void add_evaluate(CLI::App& app, Action& action) {
   add_output_options(*sub, options->output);
   sub->callback([options, &action] {
     action = [options] {
+      require_fixed_hosts(options->job);
       const auto task = make_task(options->job, job::place_from_environment());
       return run_ranks(options->job, task, [&](const Place& place) {
         const auto metrics = torch_host().evaluate(task, options->checkpoint, place);

@@ -149,6 +149,17 @@ std::string local_address_towards(const std::string& address) {
   return numeric(local.get(), local.size);
 }
 
+bool is_own_address(const std::string& host) {
+  std::string reason;
+  const auto endpoint = find_endpoint(host, reason);
+  if (!endpoint) return false;
+  // Only own addresses can be bound.
+  const int fd = ::socket(endpoint->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool own = fd >= 0 && ::bind(fd, endpoint->get(), endpoint->size) == 0;
+  if (fd >= 0) ::close(fd);
+  return own;
+}
+
 bool is_loopback(const std::string& address) {
   in_addr four{};
   if (::inet_pton(AF_INET, address.c_str(), &four) == 1) {

@@ -25,6 +25,9 @@ std::string resolve(const std::string& host);
 // Throws Error (Status::failed) where there is no route.
 std::string local_address_towards(const std::string& address);
 
+// Returns whether the first address of a host is one of this machine. False where it has none.
+bool is_own_address(const std::string& host);
+
 // Returns whether a numeric address is one of the loopback interface (127.0.0.0/8, ::1).
 bool is_loopback(const std::string& address);
 

@@ -28,7 +28,7 @@ std::string print_settings(const Settings& settings) {
   return Json{{"version", kVersion}, {"settings", settings}}.dump();
 }
 
-std::string settings_difference(const std::string& text_of_rank_0, int64_t rank,
+std::string settings_difference(const std::string& text_of_rank_0, const std::string& who,
                                 const Settings& settings) {
   std::string version;
   Settings theirs;
@@ -40,9 +40,8 @@ std::string settings_difference(const std::string& text_of_rank_0, int64_t rank,
     return "rank 0's settings are not readable: another program uses the rendezvous port";
   }
   if (version != kVersion) {
-    return fmt::format(
-        "all hosts must run one version of perigee, but rank 0 has {} and rank {} has {}", version,
-        rank, kVersion);
+    return fmt::format("all hosts must run one version of perigee, but rank 0 has {} and {} has {}",
+                       version, who, kVersion);
   }
   const std::map<std::string, std::string> first(theirs.begin(), theirs.end()),
       own(settings.begin(), settings.end());
@@ -52,8 +51,7 @@ std::string settings_difference(const std::string& text_of_rank_0, int64_t rank,
   std::vector<std::string> lines;
   for (const auto& name : names) {
     const auto a = shown(first, name), b = shown(own, name);
-    if (a != b)
-      lines.push_back(fmt::format("{} is {} on rank 0 and {} on rank {}", name, a, b, rank));
+    if (a != b) lines.push_back(fmt::format("{} is {} on rank 0 and {} on {}", name, a, b, who));
   }
   if (lines.empty()) return "";
   const auto more = lines.size() - std::min(lines.size(), kShown);

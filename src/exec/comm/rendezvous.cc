@@ -119,8 +119,8 @@ Addresses find_addresses(const RendezvousOptions& options) {
 std::string reason_to_refuse(c10d::Store& store, const Keys& keys,
                              const RendezvousOptions& options) {
   if (options.rank > 0) {
-    auto difference = settings_difference(text_of(store, keys.settings()), options.rank,
-                                          options.settings);
+    auto difference = settings_difference(text_of(store, keys.settings()),
+                                          fmt::format("rank {}", options.rank), options.settings);
     if (!difference.empty()) return difference;
   }
   if (store.add(keys.taken(options.rank), 1) == 1) return "";

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/fail.h"
 #include "base/log_format.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
 #include "train/commands/gradient_check.h"
 #include "train/measure/recorded_profile.h"
 #include "train/output/checkpoints.h"
@@ -39,10 +41,24 @@ void require_gradients(const Task& task, const std::string& plan_text) {
   require_passed(check);
 }
 
+// Returns how the run's folder is opened. A start that may do both resumes from a complete checkpoint of
+// train.output; without one it begins as the first start did, in place of the files there.
+RunOptions run_options(const Task& task, const job::Job& job) {
+  if (!task.resume || !task.overwrite) return {task.resume, task.resume_from, task.overwrite};
+  const auto& output = job.train.output;
+  const auto steps = checkpoint::step_folders(output);
+  if (std::ranges::any_of(steps, &checkpoint::StepFolder::complete)) return {.resume = true};
+  if (std::filesystem::exists(std::filesystem::path(output) / "metrics.jsonl")) {
+    log::warn("{} has no complete checkpoint: its steps are discarded, and the job begins anew",
+              output);
+  }
+  return {!task.resume_from.empty(), task.resume_from, true};
+}
+
 // Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for a
 // new run, another strategy, or another number of ranks.
 std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
-  if (!task.resume || !task.plan_file.empty() || task.strategy_given) return "";
+  if (!task.plan_file.empty() || task.strategy_given) return "";
   const auto file = folder.resumed_plan();
   if (file.empty()) return "";
   auto text = read_resumed_plan(file);
@@ -116,8 +132,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   };
   std::unique_ptr<RunFolder> folder;
   at_root([&] {
-    folder = std::make_unique<RunFolder>(job,
-                                         RunOptions{task.resume, task.resume_from, task.overwrite});
+    folder = std::make_unique<RunFolder>(job, run_options(task, job));
   });
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {

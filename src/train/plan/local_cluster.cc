@@ -1,10 +1,9 @@
 #include "train/plan/local_cluster.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "base/fail.h"
+#include "base/host_memory.h"
 #include "base/log_format.h"
 #include "exec/cuda.h"
 #include "train/ranks/device.h"
@@ -80,9 +79,7 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   return cost::cpu_cluster(ranks, memory_of_host());
 }
 
-double memory_of_host() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
+double memory_of_host() { return usable_memory(); }
 
 bool multiplies_eight_bits(const job::Job& job, bool for_described_cluster,
                            const std::string& runtime_folder) {

@@ -14,7 +14,7 @@ namespace perigee::train {
 // values. Throws Error where a named cluster has too few ranks.
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
 
-// Returns the bytes of this machine's memory.
+// Returns the bytes of this machine's memory that the process may use (usable_memory).
 double memory_of_host();
 
 // Returns whether all of the job's devices have native products of eight-bit floats: with

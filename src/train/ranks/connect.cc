@@ -1,8 +1,6 @@
 #include "train/ranks/connect.h"
 
 #include <chrono>
-#include <filesystem>
-#include <system_error>
 
 #include "base/log_format.h"
 #include "base/network/address.h"
@@ -10,27 +8,13 @@
 #include "exec/comm/select.h"
 #include "exec/comm/threads.h"
 #include "train/ranks/device.h"
+#include "train/ranks/shared_settings.h"
 
 namespace perigee::train {
 namespace {
 
 std::chrono::milliseconds timeout_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
-}
-
-// Returns the settings that are compared with rank 0's. Hosts may have copies of the data in different
-// folders, so the files' sizes are compared, too.
-exec::Settings shared_settings(const job::Job& job) {
-  auto settings = job::shared_keys(job);
-  if (job.data.slice_files) return settings;  // a host may have some of the files
-  uintmax_t bytes = 0;
-  for (const auto& file : job.data.files) {
-    std::error_code unreadable;  // an error where the data are opened
-    const auto size = std::filesystem::file_size(file, unreadable);
-    if (!unreadable) bytes += size;
-  }
-  settings.emplace_back("the size of the data's files", fmt::format("{} bytes", bytes));
-  return settings;
 }
 
 exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {

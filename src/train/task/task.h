@@ -31,7 +31,7 @@ struct Task {
   bool advice = false;          // simulate: list the changes that would make a step shorter
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
-  bool overwrite = false;
+  bool overwrite = false;   // with `resume`: begin anew where no checkpoint is complete
   // Called on rank 0 with the path of log.txt once the run's folder is open. May be empty.
   std::function<void(const std::string& path)> open_log;
 };

@@ -1,136 +1,32 @@
 // The launcher in a process of its own: its end after failures of ranks, signals and ports.
-#include "tools/perigee/launch.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <cstdio>
+#include <filesystem>
 #include <functional>
-#include <new>
 #include <set>
 #include <string>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "tests/command/support.h"
+#include "tests/command/hosts/launched_job.h"
 
 using namespace perigee;
 using Catch::Matchers::Contains;
 using command::launch;
 using command::LaunchOptions;
 using command::Place;
+using test::hang;
+using test::Shared;
+using test::wait_to_stop;
 
 namespace {
 
-// Messages of the launcher's process and its ranks to the test.
-struct Shared {
-  std::atomic<int> ready{0};
-  std::atomic<int> world[8]{};
-  std::atomic<int> port[8]{};
-  std::atomic<int> listening[8]{};
-};
-
-// A launcher in a forked process. Its standard error, and with it those of the ranks, is a pipe:
-// when that ends, no process of the job is left.
-class Job {
- public:
-  Job(const LaunchOptions& options, const std::function<int(const Place&, Shared&)>& body) {
-    void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    shared_ = new (memory) Shared;
-    int ends[2];
-    REQUIRE(::pipe(ends) == 0);
-    std::fflush(nullptr);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(ends[0]);
-      ::dup2(ends[1], 2);
-      ::close(ends[1]);
-      for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_DFL);  // not Catch2's
-      log::set_sink(log::standard_sink());
-      int status = 99;
-      try {
-        status = launch(options, [&](const Place& place) { return body(place, *shared_); });
-      } catch (const Error& error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        status = static_cast<int>(error.status());
-      }
-      ::_exit(status);
-    }
-    ::close(ends[1]);
-    errors_ = ends[0];
-  }
-  ~Job() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    ::close(errors_);
-    ::munmap(shared_, sizeof(Shared));
-  }
-
-  Shared& shared() { return *shared_; }
-  pid_t pid() const { return pid_; }
-
-  // Waits until the ranks report that they run.
-  void wait_ready(int ranks) {
-    const double deadline = test::now() + 10;
-    while (shared_->ready < ranks) {
-      REQUIRE(test::now() < deadline);
-      ::usleep(1000);
-    }
-  }
-
-  // Returns the seconds until the job ended, at most 10, and keeps its output.
-  double seconds_to_end() {
-    const double begin = test::now();
-    for (;;) {
-      pollfd end{errors_, POLLIN, 0};
-      const double left = begin + 10 - test::now();
-      if (left <= 0 || ::poll(&end, 1, static_cast<int>(left * 1000) + 1) == 0) return 10;
-      char buffer[4096];
-      const auto count = ::read(errors_, buffer, sizeof buffer);
-      if (count <= 0) return test::now() - begin;
-      written_.append(buffer, static_cast<size_t>(count));
-    }
-  }
-
-  // Returns the launcher's exit status, or minus its signal, once all has ended.
-  int status() {
-    REQUIRE(seconds_to_end() < 10);
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  const std::string& written() const { return written_; }
-
- private:
-  Shared* shared_ = nullptr;
-  pid_t pid_ = -1;
-  int errors_ = -1;
-  std::string written_;
-};
-
-// A rank that never ends by itself and ignores requests to stop.
-int hang(const Place&, Shared& shared) {
-  ::signal(SIGTERM, SIG_IGN);
-  ++shared.ready;
-  for (;;) ::pause();
-}
-
-// A rank that ends on request.
-int wait_to_stop(const Place&, Shared& shared) {
-  ++shared.ready;
-  for (;;) ::pause();
-}
+using Job = test::LaunchedJob;
 
 // Stopping takes 1.5 s of grace; a longer time shows a rank that was not stopped.
 constexpr double kSoon = 2.0;
@@ -331,4 +227,18 @@ TEST_CASE("the launcher checks its options for several nodes") {
     CHECK(error({.nodes = 2, .rendezvous = text}) ==
           "[launch] --rendezvous must be HOST:PORT of node 0, but got \"" + text + "\"");
   }
+}
+
+TEST_CASE("the launcher works with 2,000 inherited descriptors, under the address sanitizer") {
+  const auto folder = std::filesystem::path(test::command_path()).parent_path();
+  const auto ran = test::Process({folder / "program_launcher"},
+                                 {.environment = {{"ASAN_OPTIONS", "detect_leaks=0"}}})
+                       .wait();
+  INFO(ran.err);
+  if (ran.status == 77) {
+    WARN("this system permits no 2,000 descriptors: inheriting them was not tested");
+    return;
+  }
+  CHECK(ran.status == 0);
+  CHECK_THAT(ran.err, !Contains("AddressSanitizer"));
 }
