@@ -40,7 +40,7 @@ struct StepSpec {
   std::vector<std::string> frozen;     // parameters that are not trained
 
   bool evaluation = false;  // forward only: loss and results; no gradients, no new buffer values
-  bool borrow_weights = false;       // evaluation: parameters and buffers are another program's
+  bool borrow_weights = false;  // evaluation: parameters and buffers are another program's
   // A step whose loss or gradients are not finite, or whose loss or gradient norm is above the
   // scalars "most_loss" and "most_norm", changes nothing (perigee::examine_step_).
   bool guarded = false;

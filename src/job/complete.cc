@@ -100,7 +100,7 @@ class Completer {
             "train.on_spike = \"skip\" skips at most train.skip_bad_steps steps in a row, but that "
             "is 0");
     }
-    if (train.on_spike != "say" && train.spike_loss == 0 && train.spike_norm == 0) {
+    if (train.on_spike != "warn" && train.spike_loss == 0 && train.spike_norm == 0) {
       wrong("train.on_spike",
             "train.on_spike = \"{}\" needs train.spike_loss or train.spike_norm above 0, but both "
             "are 0",

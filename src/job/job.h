@@ -153,7 +153,7 @@ struct TrainConfig {
   std::string skip_steps;         // steps that change nothing: "12, 40-45"
   double spike_loss = 0;          // a loss above so many running medians is a spike; 0: none is
   double spike_norm = 0;          // the same for the norm of the gradients
-  std::string on_spike = "say";   // say, skip, stop
+  std::string on_spike = "warn";  // warn, skip, stop
   bool rerun = false;             // a bad step is run a second time from the same state
   int64_t check_replicas = 1000;  // steps between two comparisons of replicated tensors; 0: none
   bool forward_only = false;      // steps are forward passes: no gradients, no optimizer

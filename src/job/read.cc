@@ -30,6 +30,11 @@ std::string describe(const toml::node& node) {
   return "a date or time";
 }
 
+// The source of a key that an assignment sets is the place of the assignment.
+bool is_assigned(const toml::source_region& region) {
+  return !region.path || region.path->ends_with(": ");
+}
+
 // Reads a plain value or an item of a list. Returns false where the type does not match.
 bool assign(const toml::node& node, bool& to) {
   const auto* b = node.as_boolean();
@@ -53,7 +58,10 @@ bool assign(const toml::node& node, double& to) {
 bool assign(const toml::node& node, std::string& to) {
   const auto* text = node.as_string();
   if (text) to = text->get();
-  return text;
+  // `--set train.skip_steps=3`: a shell removes quotes.
+  const auto* n = is_assigned(node.source()) ? node.as_integer() : nullptr;
+  if (n) to = std::to_string(n->get());
+  return text || n;
 }
 bool assign(const toml::node& node, std::optional<double>& to) {
   return assign(node, to.emplace());
@@ -69,11 +77,6 @@ bool assign(const toml::node& node, std::vector<T>& to) {
     if (!assign(item, to.emplace_back())) return false;
   }
   return true;
-}
-
-// The source of a key that an assignment sets is the place of the assignment.
-bool is_assigned(const toml::source_region& region) {
-  return !region.path || region.path->ends_with(": ");
 }
 
 // Returns "gpt.toml:7:9: ", or the place of an assignment.

@@ -324,7 +324,7 @@ std::vector<JobKey> other_keys() {
       {.table = "train",
        .name = "on_spike",
        .field = FIELD(j.train.on_spike),
-       .allowed = {"say", "skip", "stop"},
+       .allowed = {"warn", "skip", "stop"},
        .about = "A spike is named in the log, and is skipped as a bad step, or ends the job."},
       {.table = "train",
        .name = "rerun",

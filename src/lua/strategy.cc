@@ -13,8 +13,8 @@
 namespace perigee::lua {
 namespace {
 
-// Returns the keys that a strategy sets, each with its place: that of places["set.KEY"], else the
-// script.
+// Returns the keys that a strategy sets, each with its place: that of places["set.KEY"], or that of
+// the script.
 std::vector<job::Assignment> assignments_of(const methods::Strategy& strategy,
                                             const nlohmann::json& data, const std::string& path) {
   std::vector<job::Assignment> list;

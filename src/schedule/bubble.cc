@@ -49,8 +49,10 @@ double split_bubble_on(const PipelineTimes& times, double cap, bool waits_at_cap
   const double run = count * (times.forward + times.backward) + tail;
   // With one part a stage, a microbatch begins when the one before it by `cap` has ended.
   const double rounds = v_shape ? times.microbatches / cap : std::ceil(times.microbatches / cap);
+  // A wait for messages at the cap is shorter where weight gradients fill it.
   const bool waits = waits_at_cap && times.microbatches > p;
-  const double wait_at_cap = waits ? 2 * (p - 1) * times.transfer : 0;
+  const double filled = std::min(times.microbatches, p) * times.weights;
+  const double wait_at_cap = waits ? std::max(0.0, 2 * (p - 1) * times.transfer - filled) : 0;
   const double busiest = std::max(
       {0.0, first + head, first + run + stage * times.backward_hop() - busy});
   return std::max(busiest + wait_at_cap, first + rounds * held - busy - longer);

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "job/job.h"
-#include "tests/job/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace perigee;
 using namespace perigee::job;

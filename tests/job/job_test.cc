@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "job/keys.h"
 #include "job/step_list.h"
-#include "tests/job/support.h"
 #include "tests/support/golden.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace perigee;
 using namespace perigee::job;
@@ -200,7 +200,7 @@ TEST_CASE("a resolved job prints as the golden file") {
                                 to_toml(parse("model.kind = \"llama\"\nmodel.heads = 8"))) == "");
 }
 
-TEST_CASE("--set changes keys before the job is checked") {
+TEST_CASE("set changes keys before the job is checked") {
   const std::string text = "[model]\nkind = \"gpt\"\nwidth = 100\n[batch]\nglobal = 6\nmicro = 4\n";
   const Job job = parse(text, {"batch.micro=3", "name=abc", "optimizer.lr=1e-2", "model.width=8",
                                "data.synthetic=true", "optimizer.betas=[0.5, 0.6]",

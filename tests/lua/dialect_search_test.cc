@@ -103,7 +103,8 @@ TEST_CASE("paths of a dialect's options are relative to the file that names them
   const auto set = [](const std::string& table) {
     const auto job = job::Job::parse("[model]\nkind = \"gpt\"\n" + table, "conf/job.toml");
     std::vector<std::string> keys;
-    for (const auto& assignment : lua::StrategyScript(job.dialect, options()).set()) {
+    const lua::StrategyScript script(job.dialect, options());
+    for (const auto& assignment : script.set()) {
       keys.push_back(assignment.text);
     }
     return keys;

@@ -60,5 +60,5 @@ TEST_CASE("submeshes refuse axes, instances and fixed sizes beside them") {
   CHECK_THAT(with(R"("instances": true)"), Contains("leave instances out"));
   CHECK_THAT(with(R"("exact": true)"), Contains("submeshes have fixed sizes"));
   CHECK_THAT(refusal(R"([["parallel_mode", {"submeshes": [[["pipe", 2]], []]}]])"),
-             Contains("a submesh names an axis once, and not the axis pipe"));
+             Contains("a submesh names each axis once, and not the outer axis pipe"));
 }

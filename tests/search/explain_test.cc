@@ -75,9 +75,9 @@ TEST_CASE("a plan explains every tensor size that the search considered") {
 }
 
 TEST_CASE("a strategy that takes a candidate is told the faster ones that it left out") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 4);
   const auto ranked = std::make_shared<const Found>(
-      rank(asked.request, cluster(4), asked.none, asked.traces, 50));
+      rank(planner.request, cluster(4), planner.none, planner.traces, 50));
   REQUIRE(ranked->others.size() > 3);
   CHECK(ranked->combinations > 3);
   const auto& taken = ranked->others[2];
@@ -97,12 +97,14 @@ TEST_CASE("a strategy that takes a candidate is told the faster ones that it lef
                                    ", which takes"));
   CHECK_THAT(text, Catch::Contains("it is bound by "));
   // Another mesh is none of them.
-  CHECK(!chosen_by(methods::from_json({{"parallel_mode", {{"tensor", 3}}}}, "test"), {made, {}}));
+  CHECK(!chosen_by(
+      methods::from_json(nlohmann::json::parse(R"([["parallel_mode", [["tensor", 3]]]])"), "test"),
+      {made, {}}));
 }
 
 TEST_CASE("a strategy that takes the plan of a search is explained as the search explains it") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
-  const auto found = std::make_shared<const Found>(asked.find(cluster(4)));
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 4);
+  const auto found = std::make_shared<const Found>(planner.find(cluster(4)));
   const std::vector<std::shared_ptr<const Found>> made = {found};
   auto again = chosen_by(methods::from_json(found->best.strategy, "test"), {made, {}});
   REQUIRE(again);

@@ -208,7 +208,8 @@ TEST_CASE("steps of train.skip_steps are skipped, not bad, and in no median") {
 }
 
 TEST_CASE("samples are named by their numbers in the run and their places in the data") {
-  CHECK(name_samples(40, {}) == "");
-  CHECK(name_samples(40, {3, 9, 10, 11, 40, 41}) == "samples 40 to 45, indices 3, 9-11, 40, 41");
-  CHECK(name_samples(0, {1, 3, 5, 7}, 2) == "samples 0 to 3, indices 1, 3 and 2 more");
+  CHECK(name_samples({40, 8}, {}) == "samples 40 to 47");
+  CHECK(name_samples({40, 6}, {3, 9, 10, 11, 40, 41}) ==
+        "samples 40 to 45, indices 3, 9-11, 40, 41");
+  CHECK(name_samples({0, 4}, {1, 3, 5, 7}, 2) == "samples 0 to 3, indices 1, 3 and 2 more");
 }

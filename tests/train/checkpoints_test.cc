@@ -129,8 +129,11 @@ TEST_CASE("a step goes on while its checkpoint is written, and the checkpoint ha
       checkpoints.poll();
     }
     if (++polls == kRanks) gate.open();
-    // No more steps are needed than until the ranks have written.
-    while (checkpoint::newest_checkpoint(folder.path()).empty()) checkpoints.poll();
+    // No more steps are needed than until the ranks have written. All ranks poll as often.
+    const auto all = train::everyone(rank);
+    while (train::share_number(checkpoint::newest_checkpoint(folder.path()).empty(), *all) > 0) {
+      checkpoints.poll();
+    }
   });
   const checkpoint::Checkpoint checkpoint(folder.at("checkpoints/step-1"));
   CHECK(checkpoint.info().samples == 2);
@@ -195,7 +198,7 @@ TEST_CASE("a disk that takes three time-outs ends no job") {
       Checkpoints checkpoints(rank, job, options, half.pieces());
       checkpoints.begin(1, "{}", true);
       for (int step = 0; step < 5; ++step) checkpoints.poll();  // the job goes on
-      checkpoints.begin(2, "{}", true);                               // and waits
+      checkpoints.begin(2, "{}", true);                         // and waits
       checkpoints.wait();
     });
     CHECK(slept);

@@ -280,13 +280,13 @@ TEST_CASE("one flipped bit of a replica is named with its rank, tensor and step,
     Kind kind;
     std::string tensor, expected;
   };
-  const std::string three = R"([["parallel_mode", [["data", 4]]]])";
-  const std::string zero = R"([["parallel_mode", [["data", 2]]], "zero1"])";
-  for (const auto& c : {Case{three, 4, 2, Kind::parameter, "blocks.0.weight",
+  const std::string four = R"([["parallel_mode", [["data", 4]]]])";
+  const std::string two = R"([["parallel_mode", [["data", 2]]]])";
+  for (const auto& c : {Case{four, 4, 2, Kind::parameter, "blocks.0.weight",
                              "after step 4 blocks.0.weight of rank 2 is not that of ranks 0, 1, 3"},
-                        Case{three, 4, 3, Kind::state, "exp_avg_sq:head.bias",
+                        Case{four, 4, 3, Kind::state, "exp_avg_sq:head.bias",
                              "exp_avg_sq:head.bias of rank 3 is not that of ranks 0, 1, 2"},
-                        Case{zero, 2, 1, Kind::parameter, "head.weight",
+                        Case{two, 2, 1, Kind::parameter, "head.weight",
                              "head.weight differs between ranks 0 and 1"}}) {
     CAPTURE(c.strategy, c.tensor);
     Setup setup(kMlp, "steps = 6\ncheck_replicas = 2");

@@ -65,7 +65,7 @@ TEST_CASE("ranks of a host share its memory, for values offloaded from the devic
 }
 
 TEST_CASE("the copies of a checkpoint count in the memory of their host") {
-  auto plan = needing({{"data", 2}}, {30, 40});
+  auto plan = plan_with_peaks({{"data", 2}}, {30, 40});
   plan.mesh.order = {1, 0};  // rank 1 has the first position
   const auto host = [&](double megabytes, std::vector<int64_t> copies) {
     for (auto& bytes : copies) bytes *= kMiB;

@@ -265,12 +265,11 @@ TEST_CASE("a resumed run may change its rates and schedules, and says which") {
   const auto job = job_of(folder,
                           "[optimizer]\nlr = 1e-4\n[lr_schedule]\nkind = \"constant\"\n"
                           "[train]\nsteps = 400\n");
-  const RunFolder run(job, {.resume = true});
-  CHECK(run.changes() ==
+  CHECK(RunFolder(job, {.resume = true}).changes() ==
         std::vector<std::string>{"optimizer.lr: 0.0003 became 0.0001",
                                  "lr_schedule.kind: \"cosine\" became \"constant\"",
                                  "lr_schedule.min_lr: 2.9999999999999997e-05 became 1e-05",
-                                 "train.steps: 200 became 400"});
+                                 "lr_schedule.decay: 20 became 40", "train.steps: 200 became 400"});
   CHECK(RunFolder(job_of(folder), {.resume = true}).changes().empty());
 }
 

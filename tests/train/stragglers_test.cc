@@ -30,6 +30,7 @@ struct Recorded {
       for (size_t r = 0; r < factors.size(); ++r) {
         times.computed.push_back(kStep * factors[r] * noise(random) + times.paused[r]);
       }
+      times.step = std::ranges::max(times.computed);
       for (auto& sentence : stragglers.add(++step, times)) sentences.push_back(sentence);
     }
     return sentences;
@@ -90,6 +91,19 @@ TEST_CASE("a rank that stood still for seconds is named with its step, and is no
   CHECK(recorded.run(1, {1, 1}, {0.4, 0.9}).empty());
 }
 
+TEST_CASE("a rank whose delay is a small part of the step is no straggler") {
+  Stragglers stragglers({0, 0});
+  const auto at = [&](double step) {
+    std::vector<std::string> sentences;
+    for (int64_t i = 0; i < 20; ++i) {
+      for (auto& s : stragglers.add(i, {step, {2 * kStep, kStep}, {0, 0}})) sentences.push_back(s);
+    }
+    return sentences.size();
+  };
+  CHECK(at(20 * kStep) == 0);
+  CHECK(at(2 * kStep) == 1);
+}
+
 TEST_CASE("one slow step makes no straggler") {
   Recorded recorded({0, 0});
   recorded.run(30, {1, 1});
@@ -99,6 +113,6 @@ TEST_CASE("one slow step makes no straggler") {
 
 TEST_CASE("the seconds that ranks computed add up") {
   Stragglers stragglers({0, 0});
-  for (int64_t step = 1; step <= 3; ++step) stragglers.add(step, {{0.5, 0.25}, {0, 0}});
+  for (int64_t step = 1; step <= 3; ++step) stragglers.add(step, {0.5, {0.5, 0.25}, {0, 0}});
   CHECK(stragglers.total_computed() == std::vector<double>{1.5, 0.75});
 }

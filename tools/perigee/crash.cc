@@ -3,6 +3,7 @@
 #include <execinfo.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,14 +71,25 @@ template <class... Args>
   std::abort();
 }
 
-// The thread may hold the loader's lock, which naming the frames needs: the alarm then ends the
-// process.
+// Libraries abort where an allocation fails.
+bool lacks_memory() {
+  constexpr size_t kBytes = 64 << 20;
+  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                        0);
+  if (memory == MAP_FAILED) return true;
+  ::munmap(memory, kBytes);
+  return false;
+}
+
+// The thread may hold the loader's lock, which naming the frames needs: then the alarm ends the
+// process after kMostSeconds.
 void handle(int signal, siginfo_t* info, void*) {
   if (const char* file = signal == SIGBUS ? find_mapped_file(info->si_addr) : nullptr) {
     end("{}[file] {} must keep its size while it is read, but it has become shorter, or its disk "
         "does not answer",
         who(), file);
   }
+  if (signal == SIGABRT && lacks_memory()) end_out_of_memory();
   ::alarm(kMostSeconds);
   const auto subject = who().empty() ? "the process" : who().substr(0, name_size - 2);
   write_line("perigee: {} has crashed with signal {}; its stack:\n", subject, signal);

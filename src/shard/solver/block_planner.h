@@ -47,8 +47,8 @@ struct BlockSetting {
   bool operator==(const BlockSetting&) const = default;
 };
 
-// Consecutive stages of BlockPlanOptions on the ranks of one submesh, with so many microbatches in
-// flight.
+// Consecutive stages of BlockPlanOptions on the ranks of one submesh, and their number of
+// microbatches in flight.
 struct StageRange {
   int first = 0, last = 0;
   double in_flight = 1;

@@ -131,9 +131,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     wait_for_work(*all, job, root ? work : nullptr);
   };
   std::unique_ptr<RunFolder> folder;
-  at_root([&] {
-    folder = std::make_unique<RunFolder>(job, run_options(task, job));
-  });
+  at_root([&] { folder = std::make_unique<RunFolder>(job, run_options(task, job)); });
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
     if (root) {

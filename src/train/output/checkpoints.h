@@ -18,8 +18,8 @@ struct CheckpointOptions {
   std::string plan_hash;  // of CheckpointInfo
   // Rank 0, before a checkpoint begins; throws where the folder may not be written.
   std::function<void()> check = [] {};
-  // Rank 0, before a checkpoint is completed, on another thread: puts the run's other files on the
-  // disk.
+  // Rank 0, before a checkpoint is completed, on another thread: writes the run's other files to
+  // the disk.
   std::function<void()> sync = [] {};
   // At each stage of writing, on the thread that writes (CheckpointWriter).
   checkpoint::Stages reached;

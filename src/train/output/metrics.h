@@ -62,7 +62,6 @@ struct Summary {
   int64_t bad_steps = 0, spikes = 0, skipped_steps = 0, transient_steps = 0;
   // Of the copy of a checkpoint that the largest rank keeps while it goes on; 0: none does.
   int64_t checkpoint_bytes = 0;
-  std::optional<double> mfu;  // absent: the devices' peak is unknown
 };
 
 // Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON

@@ -10,7 +10,8 @@
 namespace perigee::train {
 namespace {
 
-constexpr int64_t kNamed = 10;  // bad steps in a row that the log names, where any number may follow
+constexpr int64_t kNamed =
+    10;  // bad steps in a row that the log names, where any number may follow
 
 std::string text_of(double value) {
   return std::isnan(value)   ? "not a number"
@@ -53,9 +54,11 @@ std::string BadSteps::state() const {
 
 Judgement BadSteps::judge(const StepResult& result) const {
   Judgement judgement;
-  if (!scales_loss_ && !std::isfinite(result.loss)) {
+  const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  if (scales_loss_ && !finite) return judgement;
+  if (!std::isfinite(result.loss)) {
     judgement.reason = "its loss is " + text_of(result.loss);
-  } else if (!scales_loss_ && !std::isfinite(result.grad_norm)) {
+  } else if (!finite) {
     judgement.reason = "the norm of its gradients is " + text_of(result.grad_norm);
   } else {
     judgement.reason = spikes_.reason(result.loss, result.grad_norm);
@@ -68,7 +71,7 @@ StepResult BadSteps::run(int64_t step, DataSource& data, const Run& run,
                          const std::function<void()>& forget) {
   const auto& train = job_.train;
   const bool left_out = job::contains(left_out_, step);
-  const bool changes_nothing = train.on_spike != "say";  // a spike
+  const bool changes_nothing = train.on_spike != "warn";  // a spike
   auto result = run(changes_nothing || train.rerun ? spikes_.limits() : StepLimits());
   judgement_ = left_out ? Judgement() : judge(result);
   bool reran = false;
@@ -118,7 +121,7 @@ void BadSteps::decide(int64_t step, const StepResult& result, DataSource& data, 
     judgement_.ends.emplace(
         reran ? kPersistentFault : Status::failed, "train",
         fmt::format("train.on_spike = \"stop\" ends the job: {}{}", what, twice));
-  } else if (judgement_.spike && job_.train.on_spike == "say") {
+  } else if (judgement_.spike && job_.train.on_spike == "warn") {
     judgement_.warning = what + twice;
   } else {
     keep_going(step, what + twice, result.skipped, reran);

@@ -27,16 +27,17 @@ Exchange::Exchange(exec::Communicator& communicator)
       states_(static_cast<size_t>(communicator.world())) {}
 
 void Exchange::run(const RankState& state) {
-  const int64_t numbers[kNumbers] = {
-      state.stop,          static_cast<int64_t>(state.skipped), state.peak_bytes,
-      state.library_bytes, state.computed_ns,                   state.paused_ns};
+  const int64_t numbers[kNumbers] = {state.stop,        static_cast<int64_t>(state.skipped),
+                                     state.peak_bytes,  state.library_bytes,
+                                     state.computed_ns, state.paused_ns};
   std::copy(std::begin(numbers), std::end(numbers), mine_.data_ptr<int64_t>());
   group_->run(
       {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
   const auto* received = all_.data_ptr<int64_t>();
   for (auto& other : states_) {
-    other = {received[0] != 0, static_cast<RankState::Skipped>(received[1]), received[2],
-             received[3],      received[4],                                   received[5]};
+    other = {received[0] != 0, static_cast<RankState::Skipped>(received[1]),
+             received[2],      received[3],
+             received[4],      received[5]};
     received += kNumbers;
   }
 }

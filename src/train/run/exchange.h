@@ -12,7 +12,7 @@
 namespace perigee::train {
 
 struct RankState {
-  bool stop = false;     // this rank was asked to stop
+  bool stop = false;  // this rank was asked to stop
   // Whether the step changed nothing; a stage that trains no parameter does not know.
   enum class Skipped : uint8_t { no, yes, unknown };
   Skipped skipped = Skipped::no;

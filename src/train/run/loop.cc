@@ -53,7 +53,8 @@ class Times {
   void add(StepMetrics& metrics, const Exchange& exchange, bool root) {
     metrics.compute_s = exchange.computed_seconds();
     const auto paused = exchange.paused_seconds();
-    const auto sentences = stragglers_.add(metrics.step, {metrics.compute_s, paused});
+    const auto sentences = stragglers_.add(metrics.step,
+                                           {metrics.step_s, metrics.compute_s, paused});
     for (const auto computed : metrics.compute_s) {
       metrics.wait_s.push_back(std::max(0.0, metrics.step_s - computed));
     }

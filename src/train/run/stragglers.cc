@@ -41,6 +41,8 @@ double Stragglers::expected(size_t rank, const std::vector<double>& medians) con
 std::vector<std::string> Stragglers::add(int64_t step, const RankTimes& times) {
   std::vector<std::string> sentences;
   std::vector<double> medians;
+  steps_.push_back(times.step);
+  if (steps_.size() > kWindow) steps_.pop_front();
   for (size_t r = 0; r < ranks_.size(); ++r) {
     auto& rank = ranks_[r];
     total_[r] += times.computed[r];
@@ -59,11 +61,12 @@ std::vector<std::string> Stragglers::add(int64_t step, const RankTimes& times) {
     }
   }
   if (ranks_.size() < 2 || ranks_.front().window.size() < kWindow) return sentences;
+  const auto smallest = kShare * median_of({steps_.begin(), steps_.end()});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     auto& rank = ranks_[r];
     const auto usual = expected(r, medians);
     const bool alone = std::count(peers_.begin(), peers_.end(), peers_[r]) == 1;
-    if (!rank.slow && medians[r] > kSlower * usual) {
+    if (!rank.slow && medians[r] > kSlower * usual && medians[r] - usual > smallest) {
       rank.slow = true;
       sentences.push_back(fmt::format(
           "rank {} computes {:.1f} ms a step, {:.2f} times {} ({:.1f} ms), in the last {} steps: "

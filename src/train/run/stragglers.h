@@ -11,8 +11,9 @@
 
 namespace perigee::train {
 
-// Times of one step, by rank, in seconds.
+// Times of one step, in seconds; vectors are by rank.
 struct RankTimes {
+  double step = 0;               // the whole step, the same for all ranks
   std::vector<double> computed;  // between the step's begin and its exchange, without waits
   std::vector<double> paused;    // the longest time in which the process stood still
 };
@@ -27,6 +28,7 @@ class Stragglers {
   static constexpr size_t kWindow = 10;      // steps whose median counts
   static constexpr double kSlower = 1.25;    // times its peers: a straggler
   static constexpr double kRecovered = 1.1;  // times its peers: no longer one
+  static constexpr double kShare = 0.1;      // of the step: a smaller delay is not named
   static constexpr double kPause = 1;        // seconds
 
   // `peers`: by rank, the number of its group.
@@ -45,6 +47,7 @@ class Stragglers {
     std::optional<double> fastest;  // the smallest median of a full window
     bool slow = false;
   };
+  std::deque<double> steps_;  // the last kWindow steps
 
   // Returns the median of the rank's peers or, where it has none, of its fastest window.
   double expected(size_t rank, const std::vector<double>& medians) const;

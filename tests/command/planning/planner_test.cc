@@ -200,7 +200,7 @@ source = "a test"
   const auto refused = run("plan " + job + " --cluster " + cluster, own_cache(folder));
   CHECK(refused.status == 3);
   CHECK_THAT(refused.err, Catch::Contains("no plan fits"));
-  CHECK_THAT(refused.err, Catch::Contains("more than the 89.8 KiB there are"));
+  CHECK_THAT(refused.err, Catch::Contains("more than the limit of 89.8 KiB"));
   // With the reported memory a plan fits; with a tenth less none does.
   std::smatch said;
   REQUIRE(std::regex_search(refused.err, said,

@@ -27,6 +27,7 @@ int count(const std::string& text, const std::string& part) {
 
 TEST_CASE("a run without a folder for caches trains, and says so once") {
   const TrainingJob job;
+  const bool existed = fs::exists("/tmp/perigee");
   for (const std::string home : {"", "/proc/nowhere"}) {
     auto how = job.how();
     how.environment = {{"XDG_CACHE_HOME", ""}, {"HOME", home}};
@@ -41,7 +42,7 @@ TEST_CASE("a run without a folder for caches trains, and says so once") {
     CHECK(refused.status == 2);
     CHECK_THAT(refused.err, Contains("measurements must be kept in a file"));
   }
-  CHECK_FALSE(fs::exists("/tmp/perigee"));
+  CHECK(fs::exists("/tmp/perigee") == existed);
 }
 
 TEST_CASE("a run that goes back keeps the checkpoints and metrics that it leaves") {

@@ -137,7 +137,7 @@ TEST_CASE("a profile of other devices is refused if a key names it, and reported
     const auto described = run("plan " + about + key + " --cluster 8xh100", own_cache(folder));
     CHECK(described.status == 0);
     CHECK_THAT(described.err, Catch::Contains("times are estimated for "));
-    CHECK_THAT(described.err, Catch::Contains("has those of cpu "));
+    CHECK_THAT(described.err, Catch::Contains("has times of cpu "));
     // The missing times can be measured.
     REQUIRE(run("profile " + about + key + threads + " --seconds 20", own_cache(folder)).status ==
             0);

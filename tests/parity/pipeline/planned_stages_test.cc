@@ -93,7 +93,7 @@ TEST_CASE("stages that the solver shards train as one device does") {
     torch::manual_seed(5);
     INFO(row.keys << row.axes << row.pipeline << row.before);
     const auto given = built_in(row.keys, kRows, kMicrobatches);
-    const auto one = train_alone(given, kMicrobatches, kRows);
+    const auto one = train_on_one_device(given, kMicrobatches, kRows);
     const auto plan = made(given, on_mesh(row.axes, row.pipeline, row.before), row.world);
     plan::verify(plan, given.graph);
     CHECK(plan::parse(plan::print(plan)) == plan);
@@ -107,7 +107,7 @@ TEST_CASE("stages that the solver shards train as one device does") {
 TEST_CASE("each stage has shardings, storage and recomputation of its own within a memory limit") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_alone(given, kMicrobatches, kRows);
+  const auto one = train_on_one_device(given, kMicrobatches, kRows);
   const auto strategy = on_mesh(R"([["tensor", 2], ["data", 2], ["pipe", 2]])", "{}");
   const auto free = made(given, strategy, 8);
   CHECK(free.recompute.regions.empty());
@@ -154,16 +154,16 @@ TEST_CASE("each stage has shardings, storage and recomputation of its own within
 TEST_CASE("stages of unequal submeshes have shardings of their own") {
   torch::manual_seed(5);
   const auto given = built_in(kUntied, kRows, kMicrobatches);
-  const auto one = train_alone(given, kMicrobatches, kRows);
+  const auto one = train_on_one_device(given, kMicrobatches, kRows);
   struct Row {
     Submeshes submeshes;
-    std::vector<bool> splits;  // the stages that shard ops over tensor
+    std::vector<bool> splits;  // the stages whose ops the solver shards over tensor
     int64_t world;
   };
   const std::vector<Row> rows = {
       {{{{"tensor", 2}}, {{"data", 2}}}, {true, false}, 4},
       {{{{"data", 2}}, {{"tensor", 2}}, {}}, {false, true, false}, 5},
-      {{{{"tensor", 2}, {"data", 2}}, {{"tensor", 2}}}, {true, true}, 6},
+      {{{{"tensor", 2}, {"data", 2}}, {{"tensor", 2}}}, {true, false}, 6},
       {{{{"tensor", 3}}, {{"tensor", 2}}}, {true, true}, 5},
   };
   for (const auto& row : rows) {
@@ -189,7 +189,7 @@ TEST_CASE("stages of unequal submeshes have shardings of their own") {
 TEST_CASE("a placement that a stage's ranks do not agree on is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_alone(given, kMicrobatches, kRows);
+  const auto one = train_on_one_device(given, kMicrobatches, kRows);
   const auto plan = made(given, on_mesh(R"([["tensor", 2], ["pipe", 2]])", "{}"), 4);
   const auto without = [&](int64_t stage) {
     return compare(one, train(given, plan, [&](compile::Program& program) {

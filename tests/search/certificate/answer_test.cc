@@ -12,7 +12,7 @@
 
 using namespace perigee;
 using nlohmann::json;
-using search::Asked;
+using search::ChainPlanner;
 using search::coin;
 using search::Estimate;
 using search::one_of;
@@ -73,9 +73,9 @@ void log(const Job& job) {
 void check_job() {
   const auto job = random_job();
   log(job);
-  Asked asked(job.shape, job.world);
-  asked.request.pins = search::parse_pins(job.pins);
-  WholeSpace space(asked, job.on);
+  ChainPlanner planner(job.shape, job.world);
+  planner.request.pins = search::parse_pins(job.pins);
+  WholeSpace space(planner, job.on);
   double least = std::numeric_limits<double>::infinity();
   std::string best;
   for (const auto& one : space.combinations()) {
@@ -94,18 +94,18 @@ void check_job() {
     });
   }
   if (space.combinations().empty()) {
-    RC_ASSERT_THROWS_AS(asked.find(job.on), Error);
+    RC_ASSERT_THROWS_AS(planner.find(job.on), Error);
     return;
   }
   RC_LOG() << fmt::format("\nleast {}: {}", least, best);
   const auto answer =
-      search::candidates(asked.request, job.on, asked.none, asked.traces, 1).front();
+      search::candidates(planner.request, job.on, planner.none, planner.traces, 1).front();
   RC_LOG() << fmt::format("\nanswer {}: {}", answer.estimate.seconds,
                           search::to_string(answer.choice));
   RC_ASSERT(answer.estimate.seconds <= least * (1 + kRounding));
   RC_ASSERT(answer.estimate.seconds >= least * (1 - kRounding));
-  asked.request.most_judged = 1;
-  const auto found = asked.find(job.on);
+  planner.request.most_judged = 1;
+  const auto found = planner.find(job.on);
   RC_LOG() << fmt::format("\nproven {}", found.lower_bound);
   RC_ASSERT(found.lower_bound <= least * (1 + kRounding));
 }

@@ -41,16 +41,16 @@ std::vector<Starts> all_cuts(const Choice& choice, const Model& model, const Lay
                   several ? rules.fewest_last_blocks(layers) : 1);
 }
 
-WholeSpace::WholeSpace(Asked& asked, const cost::Cluster& on)
-    : request_(asked.request),
+WholeSpace::WholeSpace(ChainPlanner& planner, const cost::Cluster& on)
+    : request_(planner.request),
       cluster_(on),
-      costs_(on, asked.none),
+      costs_(on, planner.none),
       space_(request_, on),
       limits_(request_, on),
       folded_(fold(request_.graph(space_.captured()))),
       spec_(request_.spec(folded_.graph)),
       tables_(folded_, {.most = space_.most_samples(), .captured = space_.captured()}, spec_,
-              request_.pins, false, costs_, asked.traces) {
+              request_.pins, false, costs_, planner.traces) {
   const auto& model = model_of({});
   const auto blocks = std::ssize(folded_.blocks);
   const auto never = [] { return false; };

@@ -27,7 +27,7 @@ std::vector<Starts> all_cuts(const Choice& choice, const Model& model, const Lay
 class WholeSpace {
  public:
   // Of the request and its pins. Keeps both by reference.
-  WholeSpace(Asked& asked, const cost::Cluster& on);
+  WholeSpace(ChainPlanner& planner, const cost::Cluster& on);
 
   struct Combination {
     Choice choice;

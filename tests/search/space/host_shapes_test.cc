@@ -13,8 +13,8 @@ TEST_CASE("plans on 1 x 8, 2 x 4, 4 x 2 and 8 x 1 devices take different times")
   double before = 0;
   for (const int64_t devices : {8, 4, 2, 1}) {
     INFO(devices << " devices of each host");
-    Asked asked({.blocks = 4, .batch = 16}, 8);
-    const auto found = asked.find(cost::host_devices(hosts, devices));
+    ChainPlanner planner({.blocks = 4, .batch = 16}, 8);
+    const auto found = planner.find(cost::host_devices(hosts, devices));
     CHECK(found.best.seconds > before);
     before = found.best.seconds;
   }

@@ -10,8 +10,8 @@
 
 namespace perigee::command {
 
-// While it lives, SIGCHLD, SIGINT, SIGTERM and SIGHUP interrupt nothing and wait to be taken. One per
-// process.
+// While it lives, SIGCHLD, SIGINT, SIGTERM and SIGHUP interrupt nothing and wait to be taken. A
+// process has at most one.
 class Signals {
  public:
   // Throws Error (Status::failed) where the system has no descriptor.
