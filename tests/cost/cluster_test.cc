@@ -135,8 +135,9 @@ TEST_CASE("a ring takes its latencies and the transfer time of the slowest level
   CHECK(time(CollectiveKind::all_reduce, mb, {0, 4}) == Approx(2 * (10e-6 + mb * 0.5 / 1e10)));
   CHECK(time(CollectiveKind::all_reduce, mb, {0, 1, 2, 3, 4, 5, 6, 7}) ==
         Approx(2 * (3e-6 + mb * 0.75 / 1e11) + 2 * (10e-6 + mb / 4 * 0.5 / 1e10)));
-  // Small all-reduces use a tree.
-  CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) < 2 * 3e-6);
+  // Small all-reduces use a tree, up and down.
+  CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) == Approx(2 * 2e-6 + 2 * 8 / 1e11));
+  CHECK(time(CollectiveKind::all_to_all, mb, {0, 1, 2, 3}) == Approx(2e-6 + mb * 0.75 / 1e11));
 }
 
 TEST_CASE("groups that span the same levels take the same time") {
@@ -195,6 +196,16 @@ TEST_CASE("an op takes the longer of arithmetic and memory time, at least its la
   CHECK(seconds({1e9, 10, true, DType::float16}) == Approx(1e-6 + 1e9 / 5e11));
   CHECK(seconds({1e6, 1e9, false, DType::float32}) == Approx(1e-6 + 1e9 / 5e11));
   CHECK(seconds({1e9, 10, true, DType::float32, true}) == Approx(1e-6 + 1e9 / 2.5e11));
+}
+
+TEST_CASE("an efficiency is at most 1") {
+  for (const std::string key : {"matrix_efficiency", "memory_efficiency"}) {
+    const auto with = [&](const char* value) {
+      return cost::parse_cluster(replaced(key + " = 0.5", key + " = " + value), "c.toml");
+    };
+    CHECK_NOTHROW(with("1.0"));
+    CHECK_THROWS_WITH(with("1.01"), Catch::Contains("at most 1, but got 1.01"));
+  }
 }
 
 TEST_CASE("attention has the efficiency of products by default") {

@@ -140,6 +140,8 @@ TEST_CASE("an invalid combination of keys is an error") {
         "[job] a.toml:3:13: data.tokenizer names a file, but there is no \"no.model\"");
   CHECK(gpt("strategy = \"no.lua\"") ==
         "[job] a.toml:2:12: strategy names a file, but there is no \"no.lua\"");
+  CHECK(gpt("model.positions = 127\n[data]\nsequence = 128") ==
+        "[job] a.toml:2:19: model.positions is at least data.sequence (128), but got 127");
   CHECK(gpt("[lr_schedule]\nwarmup = 201") ==
         "[job] a.toml:3:10: lr_schedule.warmup is at most train.steps (200), but got 201");
   CHECK(gpt("[lr_schedule]\nkind = \"wsd\"\nwarmup = 150\ndecay = 51") ==

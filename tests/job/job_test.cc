@@ -114,6 +114,8 @@ TEST_CASE("the model's kind is the only required key") {
   CHECK(job.optimizer.lr == 3e-4);
   CHECK(job.lr_schedule.kind == "cosine");
   CHECK(job.lr_schedule.warmup == 20);
+  CHECK(parse("model.kind = \"gpt\"\ntrain.steps = 100").lr_schedule.warmup == 10);
+  CHECK(parse("model.kind = \"gpt\"\ntrain.steps = 9000").lr_schedule.warmup == 20);
   CHECK(job.lr_schedule.min_lr == Approx(3e-5).epsilon(1e-15));
   CHECK(job.train.steps == 200);
   CHECK(job.train.output == "runs/small");

@@ -89,6 +89,9 @@ TEST_CASE("an invalid mesh is an error that names the reason") {
   CHECK_THROWS_WITH(parse_axes("a=4294967296,b=4294967296"),
                     "[mesh] a mesh has at most 1048576 ranks, but the sizes of its axes multiply "
                     "to more");
+  CHECK_NOTHROW(parse_axes("a=1024,b=1024"));
+  CHECK_THROWS_WITH(parse_axes("a=1024,b=1025"),
+                    Catch::Contains("a mesh has at most 1048576 ranks"));
   CHECK_THROWS_WITH(parse_order("0,x"),
                     "[mesh] an order of ranks is written like 0,4,1,5, but got \"x\"");
   const Mesh m = parse_axes("tensor=2,data=2");

@@ -51,6 +51,19 @@ TEST_CASE("a plan that forbids replicated parameters is refused if it has one") 
   CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("did you mean \"all_gather\"?"));
 }
 
+TEST_CASE("a pipeline has a start for each part but the first") {
+  const auto g = parameters({{4, 4}, {4}});
+  Plan plan;
+  plan.graph_hash = graph::structural_hash(g);
+  plan.mesh.axes = {{"pipe", 2}};
+  plan.pipeline = {.axis = "pipe"};
+  CHECK_THROWS_WITH(
+      verify(plan, g),
+      Catch::Contains("a pipeline of 2 stages with 1 chunks has 1 starts, but got 0"));
+  plan.pipeline.starts = {"fc1", "fc2"};
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("has 1 starts, but got 2"));
+}
+
 TEST_CASE("the ranks' pieces of a parameter cover each element once, in order") {
   CHECK(rc::check("pieces partition", [] {
     std::vector<std::vector<int64_t>> shapes;
@@ -141,6 +154,10 @@ TEST_CASE("units that overlap, or shard a sharded parameter, are refused") {
   CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "data"},
              {.name = "v", .parameters = {"p0"}, .axes = "data"}}) ==
         "[plan] a parameter is in at most one unit, but p0 is in u and v");
+  for (const int level : {0, 4}) {
+    CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "data", .level = level}})
+              .starts_with("[plan] a unit has level 1, 2 or 3, but u has "));
+  }
   CHECK(why({{.name = "u", .parameters = {"p9"}, .axes = "data"}})
             .starts_with("[plan] a unit holds parameters of the graph, but u holds \"p9\""));
   CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "date"}})

@@ -92,6 +92,19 @@ TEST_CASE("a closed form with messages between stages does not exceed the bubble
   }));
 }
 
+TEST_CASE("a stage of 1f1b waits for its messages in both directions") {
+  const ScheduleOptions options{.name = "1f1b",
+                                .stages = 4,
+                                .microbatches = 16,
+                                .chunks = 1,
+                                .forward = 1,
+                                .backward = 2,
+                                .wgrad = 0,
+                                .transfer = 0.5};
+  CHECK(schedule::describe("1f1b").bubble_seconds(times_of(options)) ==
+        Approx(replayed_bubble(options)));
+}
+
 TEST_CASE("a step's bound grows with its stages, and holds whichever stage is the slowest") {
   CHECK(rc::check("monotone bubbles", [] {
     auto options = random_options();

@@ -45,7 +45,7 @@ TEST_CASE("a job whose rank failed is started again, with a line each") {
         fail_at_disk();
       });
   CHECK(job.status() == 0);
-  CHECK(job.shared().ready >= 5);  // a rank that waits counts once more
+  CHECK(job.shared().ready >= 4);  // rank 0 may be stopped before it counts
   CHECK_THAT(job.written(),
              Contains("warning: [launch] rank 1: [test] a bad disk: restart 1 of 3 from the newest "
                       "checkpoint in 0.01 s") &&
