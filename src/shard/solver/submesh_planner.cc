@@ -23,13 +23,15 @@ using mesh::Placements;
 // Prices of a byte of memory, in bytes moved: at the lowest, memory only breaks ties of time; at
 // the highest it outweighs almost all time.
 constexpr double kLeastPrice = 1e-4, kMostPrice = 16;
-// Numbers of further prices between these two at which shardings are searched, with saved and with recomputed activations.
+// Numbers of further prices between these two at which shardings are searched, with saved and with
+// recomputed activations.
 constexpr int kMoreSaved = 4, kMoreRecomputed = 1;
 constexpr double kSeconds = 20;  // time limit of one sharding
 // Time limit of the choice of blocks' settings; past it the best so far is taken, with its bound.
 constexpr double kBlockSeconds = 2;
 
-// Contention: the fraction of overlapped communication that slows work, since both use the rank's memory.
+// Contention: the fraction of overlapped communication that slows work, since both use the rank's
+// memory.
 constexpr double kContention = 0.02;
 
 // The time that communication adds to the work that overlaps it.
