@@ -92,6 +92,7 @@ class Host {
     const auto timeout = to_milliseconds(options_.timeout_seconds);
     return {
         .at = rendezvous_[*own_],
+        .owner = one_.id,
         .keyed_hash = options_.agreement.keyed_hash,
         .settings = options_.agreement.settings,
         .membership = {.least = options_.least_nodes > 0 ? options_.least_nodes : options_.nodes,

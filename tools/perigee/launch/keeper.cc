@@ -32,6 +32,7 @@ class Service {
  public:
   Service(const KeeperOptions& options, int listener)
       : server_({.listen_socket = listener, .keyed_hash = options.keyed_hash}),
+        owner_(options.owner),
         client_({.host = options.at.host,
                  .port = options.at.port,
                  .keyed_hash = options.keyed_hash,
@@ -48,6 +49,7 @@ class Service {
       take_registrations();
       for (const auto& answer : membership_.decide(Clock::now())) {
         farewells_ += answer.verdict.end;
+        owner_told_ = owner_told_ || (answer.verdict.end && answer.id == owner_);
         if (membership_.formed()) set("formed", "1");
         set(fmt::format("out/{}/{}", answer.id, answer.attempt), print(answer.verdict));
       }
@@ -55,7 +57,9 @@ class Service {
       if (membership_.ended()) {
         ended = std::min(ended, Clock::now() + kFarewell);
         const auto left = Reader(ask(Writer(Kind::add).text("left").number(0))).number();
-        if (Clock::now() >= ended || (membership_.done() && left >= farewells_)) return;
+        // Another host may have ended the job before this one has registered.
+        const bool told = owner_told_ && membership_.done() && left >= farewells_;
+        if (Clock::now() >= ended || told) return;
       }
       ::poll(nullptr, 0, static_cast<int>(kRound.count()));
     }
@@ -92,11 +96,13 @@ class Service {
   }
 
   store::Server server_;
+  const std::string owner_;
   store::Client client_;
   Membership membership_;
   size_t read_ = 0, published_ = 0;
   std::map<int64_t, int> count_;  // orders of each round
   uint64_t farewells_ = 0;
+  bool owner_told_ = false;  // that the job has ended
 };
 
 }  // namespace

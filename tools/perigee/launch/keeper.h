@@ -28,6 +28,7 @@ struct Endpoint {
 
 struct KeeperOptions {
   Endpoint at;
+  std::string owner;  // Registration::id of its own host
   store::KeyedHash keyed_hash;
   std::string settings;
   MembershipOptions membership;
