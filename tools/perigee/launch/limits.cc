@@ -1,6 +1,7 @@
 #include "limits.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,8 +39,7 @@ int64_t free_descriptors(int64_t enough, int64_t limit) {
 void fail_system(std::string_view need, int error) {
   std::string remedy;
   if (error == EMFILE) {
-    remedy = fmt::format(": this process may open {} (raise the limit: ulimit -n)",
-                         limit_of(RLIMIT_NOFILE));
+    remedy = limit_reached(std::strerror(error));
   } else if (error == ENFILE) {
     remedy = " on this host (raise fs.file-max)";
   } else if (error == EAGAIN) {
@@ -48,6 +48,21 @@ void fail_system(std::string_view need, int error) {
     remedy = ": this host or this process (ulimit -v) is out of memory";
   }
   fail_run("launch", "{}, but got: {}{}", need, std::strerror(error), remedy);
+}
+
+std::string limit_reached(std::string_view message) {
+  if (message.find(std::strerror(EMFILE)) == std::string_view::npos) return "";
+  return fmt::format(": this process may open {} (raise the limit: ulimit -n)",
+                     limit_of(RLIMIT_NOFILE));
+}
+
+std::string memory_limit(int signal) {
+  const auto limit = limit_of(RLIMIT_AS);
+  if (limit < 0 || (signal != SIGABRT && signal != SIGSEGV && signal != SIGBUS)) return "";
+  return fmt::format(
+      ": it may be out of memory, as its address space is limited to {} MiB "
+      "(ulimit -v)",
+      limit >> 20);
 }
 
 void close_all_but(int kept) {

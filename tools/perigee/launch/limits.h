@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace perigee::command {
@@ -9,6 +10,14 @@ namespace perigee::command {
 // Throws Error (Status::failed): `need`, but the system's reason, with the limit and the way to raise it
 // where the reason is one. `need`: a clause, "the ranks need a pipe".
 [[noreturn]] void fail_system(std::string_view need, int error);
+
+// Returns the limit that a message of the system or a library shows to be reached, as the end of a
+// sentence that begins with the message; "" where it shows none.
+std::string limit_reached(std::string_view message);
+
+// Returns why a rank whose memory is limited may have been ended by the signal, as limit_reached; ""
+// where its memory is not limited, or by another signal.
+std::string memory_limit(int signal);
 
 // The message of a process that gets no memory from the system.
 constexpr std::string_view kOutOfMemory =

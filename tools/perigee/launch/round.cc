@@ -39,8 +39,9 @@ struct Rank {
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    return fmt::format("was killed by signal {} ({}){}", signal, ::strsignal(signal),
-                       signal == SIGKILL ? ", often the system's when memory runs out" : "");
+    return fmt::format(
+        "was killed by signal {} ({}){}", signal, ::strsignal(signal),
+        signal == SIGKILL ? ", often the system's when memory runs out" : memory_limit(signal));
   }
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
@@ -239,10 +240,11 @@ class Watch {
 // Runs `body`; reports an error that it throws.
 int run_rank(const RankBody& body, const Place& place) {
   const auto fail = [&](std::string_view what, int status) {
-    const auto text = place.world > 1 ? fmt::format("rank {}: {}", place.rank, what)
-                                      : std::string(what);
+    const auto limit = limit_reached(what);
+    const auto who = place.world > 1 ? fmt::format("rank {}: ", place.rank) : std::string();
+    const auto text = fmt::format("{}{}{}", who, what, limit);
     Report report{.status = status};
-    report.lost_peers = what.find("[communicator]") != std::string_view::npos;
+    report.lost_peers = limit.empty() && what.find("[communicator]") != std::string_view::npos;
     report.silent_peers = report.lost_peers && what.find("not answer") != std::string_view::npos;
     send(report_pipe, report, text);
     return report.lost_peers ? kLostOthers : status;
