@@ -64,6 +64,9 @@ template <class... Args>
       end("{}[system] the process must get its threads and files, but got: {}", who(),
           error.what());
     } catch (const std::exception& error) {
+      // A thread of a library that accepts connections.
+      const auto limit = limit_reached(error.what());
+      if (!limit.empty()) end("{}[system] {}{}", who(), error.what(), limit);
       write_line("perigee: {}[internal] an error is not handled: {}\n", who(), error.what());
     } catch (...) {
     }

@@ -17,7 +17,7 @@ namespace {
 
 // Open at the same time in a rank: libraries while they load, the profile database, data, a checkpoint.
 constexpr int64_t kOfOneRank = 23;
-constexpr int64_t kOfEachPeer = 6;  // connections of groups
+constexpr int64_t kOfEachPeer = 16;  // connections of groups, while they are made
 
 int64_t limit_of(int resource) {
   rlimit limit{};
