@@ -30,8 +30,8 @@ constexpr double kSeconds = 20;  // time limit of one sharding
 // Time limit of the choice of blocks' settings; past it the best so far is taken, with its bound.
 constexpr double kBlockSeconds = 2;
 
-// Contention: the fraction of overlapped communication that slows work, since both use the rank's
-// memory.
+// Contention: the fraction of overlapped communication that slows work, since both use the same
+// memory of the rank.
 constexpr double kContention = 0.02;
 
 // The time that communication adds to the work that overlaps it.
