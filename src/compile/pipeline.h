@@ -60,7 +60,7 @@ struct DraftState {
   int64_t rank;
   TraceSource& traces;
   Local local;
-  std::vector<plan::Flat> flats{};  // of the plan's units, on this rank
+  std::vector<plan::FlatUnit> flats{};  // of the plan's units, on this rank
   std::vector<Gather> gathers{};
   Microbatches microbatches{};
   std::vector<MicroSection> sections{};

@@ -58,7 +58,7 @@ class Text {
         arg);
   }
 
-  std::string place(const Place& place) const {
+  std::string place(const Address& place) const {
     if (place.frame < 0) return "nowhere";
     return fmt::format("{}+{}", program_.frames[place.frame].name, place.offset);
   }

@@ -55,11 +55,11 @@ struct Frame {
 
 // An address: frame and offset in bytes (64-byte aligned but for views). In a microbatch frame the
 // run's slot picks the copy.
-struct Place {
+struct Address {
   int32_t frame = -1;  // -1: an empty tensor
   int64_t offset = 0;
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const Address&) const = default;
 };
 
 using graph::ValueId;  // in a program: an index of Program::values
@@ -67,7 +67,7 @@ using graph::ValueId;  // in a program: an index of Program::values
 struct ProgramValue {
   graph::TensorType type;
   std::vector<int64_t> strides;  // in elements; declared layout, checked by the executor
-  Place place;                   // of its first element; a view's is within its base
+  Address place;                   // of its first element; a view's is within its base
   ValueId view_of;  // the value (itself no view) whose memory this one shares, or undefined
   ValueName name;   // graph::value_names' name, or one of value_name.h
 };
@@ -75,7 +75,7 @@ struct ProgramValue {
 // One allocation that the op makes inside LibTorch, in order, and where it is served.
 struct Allocation {
   int64_t bytes = 0;
-  Place place;
+  Address place;
   // Index of the call's allocation before which this one is freed; -1: freed when the call ends.
   int32_t until = -1;
 };

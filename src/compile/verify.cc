@@ -161,7 +161,7 @@ class Replay {
     return base.defined() ? base.index : v.index;
   }
 
-  Piece piece(const Place& place, int64_t bytes) const {
+  Piece piece(const Address& place, int64_t bytes) const {
     if (place.frame < 0 || bytes == 0) return {};
     return {place.frame, program_.copy_of(slot_, place.frame), place.offset, place.offset + bytes};
   }
@@ -181,7 +181,7 @@ class Replay {
     return place.frame >= 0 && program_.frames[place.frame].kind == Frame::Kind::persistent;
   }
 
-  void check_place(const Place& place, int64_t bytes, bool aligned, const std::string& name) const {
+  void check_place(const Address& place, int64_t bytes, bool aligned, const std::string& name) const {
     if (bytes == 0) return;
     if (place.frame < 0 || static_cast<size_t>(place.frame) >= program_.frames.size()) {
       fail_defect("compile", "a value must lie in a frame, but '{}' lies in none", name);

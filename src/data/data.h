@@ -49,18 +49,18 @@ struct Data {
 
 // How a step's samples are divided: into microbatches, and each of those into equal blocks, one for
 // each rank that the batch is sharded over (of all copies of the model together).
-struct Cut {
+struct Division {
   int64_t microbatches = 1, ranks = 1;
   bool warn = true;  // warn where files are not assigned to single ranks, or not cached
 };
 
 // Returns how the plan divides a step's samples.
-Cut cut_of(const plan::Plan& plan);
+Division division_of(const plan::Plan& plan);
 
-// Opens the job's data. The numbers of `cut` matter for data.slice_files only. Throws Error naming
+// Opens the job's data. The numbers of `division` matter for data.slice_files only. Throws Error naming
 // the file for files that are damaged, too short for one sample, or hold token ids
 // beyond the model's vocabulary.
-Data open_data(const job::Job& job, Cut cut = {});
+Data open_data(const job::Job& job, Division division = {});
 
 // Returns the files of each of `ranks` ranks by data.slice_files and data.left_over; nothing where
 // files are not assigned to ranks.
@@ -71,7 +71,7 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
 Data open_tokens(const job::Job& job, bool warn);  // data.text, data.tokens
 Data open_tensors(const job::Job& job);            // data.tensors
 Data open_synthetic(const job::Job& job);          // data.synthetic
-Data open_slices(const job::Job& job, Cut cut);    // data.slice_files
+Data open_slices(const job::Job& job, Division division);    // data.slice_files
 
 }  // namespace data
 }  // namespace perigee

@@ -46,7 +46,7 @@ class Slices : public DataSource {
 
 }  // namespace
 
-Cut cut_of(const plan::Plan& plan) {
+Division division_of(const plan::Plan& plan) {
   return {.microbatches = plan.microbatches,
           .ranks = plan::copies_of(plan) * plan::batch_ranks(plan)};
 }
@@ -63,29 +63,29 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
   return dealt;
 }
 
-Data open_slices(const job::Job& job, Cut cut) {
-  const auto dealt = deal_files(job.data.files, job.data.left_over, cut.ranks);
+Data open_slices(const job::Job& job, Division division) {
+  const auto dealt = deal_files(job.data.files, job.data.left_over, division.ranks);
   auto whole = job;
   whole.data.slice_files = false;
   if (dealt.empty()) {
-    if (cut.warn) {
+    if (division.warn) {
       log::warn(
           "data.slice_files has no effect: {} file{} cannot be distributed evenly over {} data "
           "ranks, so samples are distributed instead{}",
-          job.data.files.size(), job.data.files.size() == 1 ? "" : "s", cut.ranks,
-          std::ssize(job.data.files) < cut.ranks
+          job.data.files.size(), job.data.files.size() == 1 ? "" : "s", division.ranks,
+          std::ssize(job.data.files) < division.ranks
               ? ""
               : " (data.left_over = \"deal\" or \"drop\" distributes the files)");
     }
     return open_data(whole);
   }
-  const auto blocks = cut.microbatches * cut.ranks;
+  const auto blocks = division.microbatches * division.ranks;
   if (job.batch.global % blocks != 0) {
     fail("data",
          "data.slice_files gives all data ranks equally many samples: batch.global must be a "
          "multiple of "
          "{} ({} microbatches on {} ranks), but is {}",
-         blocks, cut.microbatches, cut.ranks, job.batch.global);
+         blocks, division.microbatches, division.ranks, job.batch.global);
   }
   const auto rows = job.batch.global / blocks;
   Data data;
@@ -94,7 +94,7 @@ Data open_slices(const job::Job& job, Cut cut) {
   for (const auto& files : dealt) {
     auto own = whole;
     own.data.files = files;
-    own.batch.global = rows * cut.microbatches;
+    own.batch.global = rows * division.microbatches;
     auto opened = open_data(own);
     data.vocab = opened.vocab;
     data.fields = opened.fields;

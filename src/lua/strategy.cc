@@ -15,7 +15,7 @@ namespace {
 
 // Returns the keys that a strategy sets, each with its place: that of places["set.KEY"], or that of
 // the script.
-std::vector<job::Assignment> assignments_of(const methods::Strategy& strategy,
+std::vector<job::Assignment> assignments_of(const methods::StrategySpec& strategy,
                                             const nlohmann::json& data, const std::string& path) {
   std::vector<job::Assignment> list;
   const auto places = data.is_object() ? data.value("places", nlohmann::json::object())
@@ -192,9 +192,9 @@ std::vector<std::string> StrategyScript::places_of(int index) {
   return places;
 }
 
-methods::Strategy StrategyScript::read(nlohmann::json value,
+methods::StrategySpec StrategyScript::read(nlohmann::json value,
                                        const std::vector<std::string>& places) {
-  methods::Strategy strategy;
+  methods::StrategySpec strategy;
   if (value.is_object() && value.contains("format")) {
     if (!rest_.is_null()) strategy = methods::from_json(rest_, path_, state_.methods);
     strategy.name = path_;
@@ -215,7 +215,7 @@ methods::Strategy StrategyScript::read(nlohmann::json value,
   return strategy;
 }
 
-methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
+methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
                                           Planner* planner) {
   lua_State* L = state_.raw();
   state_.job = std::make_shared<const nlohmann::json>(job);

@@ -1,4 +1,4 @@
-// Strategy scripts: from a file to methods::Strategy.
+// Strategy scripts: from a file to methods::StrategySpec.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class StrategyScript {
   // Returns the job that the script names, relative to the script's folder; nothing for functions.
   const std::optional<std::string>& job() const { return job_; }
   bool is_function() const { return function_; }
-  // Returns the keys of the job that the script sets (methods::Strategy::set), with their places in
+  // Returns the keys of the job that the script sets (methods::StrategySpec::set), with their places in
   // the user's files; none for functions.
   const std::vector<job::Assignment>& set() const { return set_; }
 
@@ -41,7 +41,7 @@ class StrategyScript {
 
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
   // script, which must outlive it. A strategy function may ask the planner.
-  methods::Strategy resolve(const nlohmann::json& job, const graph::Graph& graph,
+  methods::StrategySpec resolve(const nlohmann::json& job, const graph::Graph& graph,
                             Planner* planner = nullptr);
 
  private:
@@ -53,7 +53,7 @@ class StrategyScript {
   // model.around becomes this script, which is run again where the model is captured.
   void take_around(int index);
   // Returns the strategy of a script's result, with what `rest_` has; `places`: of its methods.
-  methods::Strategy read(nlohmann::json value, const std::vector<std::string>& places = {});
+  methods::StrategySpec read(nlohmann::json value, const std::vector<std::string>& places = {});
   // Returns where the methods of the result at `index`, a list or {methods = list}, were written.
   std::vector<std::string> places_of(int index);
 

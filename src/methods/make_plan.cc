@@ -68,7 +68,7 @@ int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
 namespace {
 
 // Returns the plan that the first `count` methods make.
-plan::Plan apply_methods(const Strategy& strategy, const std::vector<MethodUse>& uses, size_t count,
+plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodUse>& uses, size_t count,
                          const PlanRequest& request) {
   plan::Plan plan;
   for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
@@ -123,7 +123,7 @@ void fit_batch(plan::Plan& plan, const PlanRequest& request) {
   if (plan.pipeline.cuts() || plan.overlap.experts) check_interleaving(plan, schedule_of(plan));
 }
 
-plan::Plan make_plan(const Strategy& strategy, const PlanRequest& request) {
+plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request) {
   if (strategy.plan) {
     auto plan = *strategy.plan;
     for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
@@ -177,7 +177,7 @@ std::string place_of(const Config& config, std::string_view error) {
 PlacedError::PlacedError(const std::string& place, const Error& error)
     : Error(error.status(), "strategy", place + error.what()) {}
 
-void check_methods(const Strategy& strategy, const PlanRequest& request, const plan::Plan& plan,
+void check_methods(const StrategySpec& strategy, const PlanRequest& request, const plan::Plan& plan,
                    const std::function<void(const plan::Plan&)>& check) {
   const auto fails = [&](const plan::Plan& other) {
     try {

@@ -112,7 +112,7 @@ struct MethodUse {
 };
 
 // Result of a script: methods in order, or a whole plan.
-struct Strategy {
+struct StrategySpec {
   std::string name;                // file or shipped name, for messages
   std::optional<std::string> job;  // the job it names, as written
   std::vector<std::string> set;    // keys of the job that it sets: "optimizer.lr=0.001" (Job::set)
@@ -132,14 +132,14 @@ std::string assignment(const std::string& key, const Json& value);
 // `plan` is not read. Names are looked up among `more` (methods of scripts) and the built-in ones.
 // `items`: the place of each item of the list, where it is known. Throws Error for an unknown
 // method, naming the nearest, and as check_config does.
-Strategy from_json(const Json& value, std::string_view name,
+StrategySpec from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more = {},
                    std::span<const std::string> items = {});
 
 // Returns the plan: mesh, then every method in order, then the microbatches. The plan's hash is
 // that of the request's graph. Throws Error where batch, mesh and world do not fit together; an
 // error of a method, or one that it causes, has the method's place.
-plan::Plan make_plan(const Strategy& strategy, const PlanRequest& request);
+plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request);
 
 // Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
 void fit_batch(plan::Plan& plan, const PlanRequest& request);

@@ -133,7 +133,7 @@ std::string toml_of(const Json& value) {
 }
 
 // Reads the fields of a strategy besides its methods.
-void read_fields(const Json& value, Strategy& strategy) {
+void read_fields(const Json& value, StrategySpec& strategy) {
   // `plan`, the result of the methods, is for readers of the strategy only.
   const std::vector<std::string> keys = {"job",    "set",     "warnings", "origin",
                                          "places", "methods", "plan"};
@@ -211,10 +211,10 @@ std::string assignment(const std::string& key, const Json& value) {
   return fmt::format("{}={}", key, toml_of(value));
 }
 
-Strategy from_json(const Json& value, std::string_view name,
+StrategySpec from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more,
                    std::span<const std::string> items) {
-  Strategy strategy;
+  StrategySpec strategy;
   strategy.name = name;
   const Json* list = &value;
   Json places;

@@ -52,7 +52,7 @@ auto at_place(const Config& config, F f) {
 // Runs check(plan) for a plan that the strategy made. An error has the place of the method that
 // causes it: the first method without which, and without all later ones, the check passes. It has
 // no place where the check fails without any method.
-void check_methods(const Strategy& strategy, const PlanRequest& request, const plan::Plan& plan,
+void check_methods(const StrategySpec& strategy, const PlanRequest& request, const plan::Plan& plan,
                    const std::function<void(const plan::Plan&)>& check);
 
 }  // namespace perigee::methods

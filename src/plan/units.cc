@@ -65,7 +65,7 @@ void add_boxes(const std::vector<int64_t>& shape, std::vector<mesh::Range>& fixe
 
 }  // namespace
 
-int64_t Flat::held() const { return std::clamp<int64_t>(elements - begin, 0, part); }
+int64_t FlatUnit::held() const { return std::clamp<int64_t>(elements - begin, 0, part); }
 
 std::vector<int64_t> FlatPiece::shape() const {
   std::vector<int64_t> sizes;
@@ -87,8 +87,8 @@ bool stores_parts(const Plan& plan, const Unit& unit) {
                              precision.parameters == Precision::Parameters::masters);
 }
 
-std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
-  std::vector<Flat> result;
+std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
+  std::vector<FlatUnit> result;
   const auto mesh = mesh::of_rank(plan.mesh, rank);
   for (const auto& unit : plan.units) {
     int64_t parts = 1;
@@ -109,7 +109,7 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
         ++f;
       }
       if (f == result.size()) {
-        Flat flat;
+        FlatUnit flat;
         flat.unit = &unit;
         flat.name = unit.name;
         if (f > first) flat.name += "." + std::to_string(f - first);
@@ -122,7 +122,7 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
         result.push_back(std::move(flat));
       }
       auto& flat = result[f];
-      Flat::Member member;
+      FlatUnit::Member member;
       member.name = name;
       member.shape = mesh::local_shape(type.shape, placements, mesh, rank);
       member.ranges = mesh::local_ranges(type.shape, placements, mesh, rank);
@@ -140,7 +140,7 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
   return result;
 }
 
-std::vector<FlatPiece> pieces_of(const Flat& flat, const Flat::Member& member) {
+std::vector<FlatPiece> pieces_of(const FlatUnit& flat, const FlatUnit::Member& member) {
   const int64_t begin = std::max(flat.begin, member.offset);
   const int64_t end = std::min(flat.begin + flat.part, member.offset + member.elements);
   std::vector<FlatPiece> pieces;

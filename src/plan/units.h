@@ -14,7 +14,7 @@ namespace perigee::plan {
 // A unit's parameters of one dtype that are sharded on the same axes (by their placements), as one rank stores them. Depends
 // on the plan, the parameters' types and the rank only, so that training and evaluation agree. Offsets are in elements from
 // the start of the flat tensor.
-struct Flat {
+struct FlatUnit {
   struct Member {
     std::string name;
     std::vector<int64_t> shape;       // this rank's shape, before it is cut over the unit's axes
@@ -40,11 +40,11 @@ struct Flat {
   int64_t held() const;
 };
 
-// Returns whether the unit stores float32 parameters in parts (Flat::in_parts).
+// Returns whether the unit stores float32 parameters in parts (FlatUnit::in_parts).
 bool stores_parts(const Plan& plan, const Unit& unit);
 
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
-std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);
+std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);
 
 // Returns the pieces of the member in this rank's part: boxes (one range per dim) of the whole parameter, each
 // contiguous in the flat tensor, with its offset in the flat tensor.
@@ -53,7 +53,7 @@ struct FlatPiece {
   std::vector<mesh::Range> ranges;
   std::vector<int64_t> shape() const;
 };
-std::vector<FlatPiece> pieces_of(const Flat& flat, const Flat::Member& member);
+std::vector<FlatPiece> pieces_of(const FlatUnit& flat, const FlatUnit::Member& member);
 
 // Returns the boxes whose elements, one box after the other, are [begin, end) of a row-major tensor
 // of that shape.

@@ -28,12 +28,12 @@ bool Estimator::is_beyond(const Choice& choice, double needed_bytes) const {
          needed_bytes * least_share(choice) > limits_.largest_bytes() + extra_bytes_;
 }
 
-const Model& Estimator::model_of(double times) {
+const CostModel& Estimator::model_of(double times) {
   auto& model = models_[times];
   if (model) return *model;
   auto limits = limits_.by_kind();
   for (auto& bytes : limits) bytes = (bytes + extra_bytes_) / times;
-  model = std::make_unique<Model>(folded_, tables_, costs_,
+  model = std::make_unique<CostModel>(folded_, tables_, costs_,
                                   Limits{std::move(limits), request_.pins.solver.value_or("auto"),
                                          places_of(folded_, request_.pins.starts), seconds_left_});
   return *model;
@@ -158,7 +158,7 @@ double Estimator::least_share(Choice choice) const {
   return slack_ * std::min(share, learnt_.corrections.of_bytes(choice));
 }
 
-// Returns Model::estimate with the memory correction of the choice.
+// Returns CostModel::estimate with the memory correction of the choice.
 std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers,
                                        double& least_bytes, double exact_below) {
   const double factor = slack_ * learnt_.corrections.of_bytes(choice);

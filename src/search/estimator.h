@@ -9,7 +9,7 @@
 
 #include "search/corrections.h"
 #include "search/explain/features.h"
-#include "search/model/model.h"
+#include "search/model/cost_model.h"
 #include "search/rank_limits.h"
 #include "search/search.h"
 #include "search/shortage.h"
@@ -41,7 +41,7 @@ class Estimator {
   void allow(double extra_bytes, double slack);
 
   // Returns the model for programs that take `times` the memory that it counts.
-  const Model& model_of(double times);
+  const CostModel& model_of(double times);
 
   // Returns the choice's tables; for unequal submeshes those of the first stage.
   const Layers* tables_of(const Choice& choice);
@@ -74,7 +74,7 @@ class Estimator {
   const RankLimits& limits_;
   Learnt& learnt_;
   std::function<double()> seconds_left_;
-  std::map<double, std::unique_ptr<Model>> models_;  // by factor of memory
+  std::map<double, std::unique_ptr<CostModel>> models_;  // by factor of memory
   double slack_ = 1;        // least share of the modelled memory that programs may take
   double extra_bytes_ = 0;  // of a rank, above the limit
 };

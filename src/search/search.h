@@ -3,7 +3,7 @@
 //
 // Every combination has a lower bound from its layers' tables. Combinations are priced in the order
 // of their bounds, each with its best cut of the blocks into stages, until no bound is below the
-// best: the optimum of the model, as far as cuts are optimal (Model::estimate); Found::lower_bound
+// best: the optimum of the model, as far as cuts are optimal (CostModel::estimate); Found::lower_bound
 // holds for all cuts. The best few are then compiled, and the simulator and the programs' memory
 // decide between them. Where the simulator contradicts the model for one kind of plan, a correction
 // factor applies to others of that kind. While no program fits, combinations are ranked anew with
@@ -18,7 +18,7 @@
 #include "methods/method.h"
 #include "plan/plan.h"
 #include "search/explain/features.h"
-#include "search/model/model.h"
+#include "search/model/cost_model.h"
 #include "simulate/simulate.h"
 
 namespace perigee::search {

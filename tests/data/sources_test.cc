@@ -262,7 +262,7 @@ TEST_CASE("with sliced files, each rank reads all samples of its own files") {
       job_of(folder, keys, "gpt", "vocab = 400\n[batch]\nglobal = 8"));
   const auto batch = plain.training->at(3, {0, 8}).at("tokens");
   CHECK(data::open_data(job).training->at(3, {0, 8}).at("tokens").equal(batch));
-  const data::Cut eight{.microbatches = 1, .ranks = 8, .warn = false};
+  const data::Division eight{.microbatches = 1, .ranks = 8, .warn = false};
   CHECK(data::open_data(job, eight).training->at(3, {0, 8}).at("tokens").equal(batch));
   CHECK(!data.training->at(3, {0, 8}).at("tokens").equal(batch));
   CHECK_THAT(error_of([&] { data::open_data(job, {.microbatches = 3, .ranks = 2}); }),

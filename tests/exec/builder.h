@@ -31,9 +31,9 @@ struct Builder {
 
   void section(SectionKind kind) { program.sections.push_back({.role = {.kind = kind}}); }
 
-  compile::Place place(int32_t frame, int64_t bytes) {
+  compile::Address place(int32_t frame, int64_t bytes) {
     auto& size = program.frames[frame].bytes;
-    const compile::Place place{frame, size};
+    const compile::Address place{frame, size};
     size += (bytes + 63) / 64 * 64;
     return place;
   }

@@ -31,7 +31,7 @@ nlohmann::json rows_of(const std::string& dialect);
 // The result of a script: a strategy and its plan, or an error.
 struct Outcome {
   std::string error;
-  methods::Strategy strategy;
+  methods::StrategySpec strategy;
   nlohmann::json plan = nlohmann::json::object();
   std::string said;              // the plan's decisions
   std::set<std::string> events;  // events that the script handles

@@ -24,7 +24,7 @@ struct Source {
   const shard::LocalGraph& local;
   const plan::Plan& plan;
   const StepSpec& spec;
-  const std::vector<plan::Flat>& flats;  // of the plan's units, on this rank
+  const std::vector<plan::FlatUnit>& flats;  // of the plan's units, on this rank
   int64_t rank = 0;
   const std::vector<MicroSection>& sections;
   const Stage* stage = nullptr;  // of a pipeline

@@ -22,7 +22,7 @@ struct Use {
 };
 
 // Returns the uses in the order of their first nodes. Views of a weight count as the weight.
-std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Flat>& flats) {
+std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::FlatUnit>& flats) {
   std::vector<int32_t> flat_of(local.values.size(), -1);
   for (size_t f = 0; f < flats.size(); ++f) {
     if (!flats[f].in_parts) continue;
@@ -80,9 +80,9 @@ NodeId earliest(NodeId use, const Stage* stage) {
 }  // namespace
 
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
-                                  const std::vector<plan::Flat>& flats, const Stage* stage) {
+                                  const std::vector<plan::FlatUnit>& flats, const Stage* stage) {
   const bool any = std::any_of(flats.begin(), flats.end(),
-                               [](const plan::Flat& flat) { return flat.in_parts; });
+                               [](const plan::FlatUnit& flat) { return flat.in_parts; });
   if (!any) return {};
   const auto& communication = plan.communication;
   const auto uses = find_uses(local, flats);

@@ -24,6 +24,6 @@ struct Gather {
 // graph before cut_microbatches removes nodes that only other ranks need. An all-gather starts in
 // the section of a pipeline's part that uses it, unless it serves all microbatches.
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
-                                  const std::vector<plan::Flat>& flats, const Stage* stage);
+                                  const std::vector<plan::FlatUnit>& flats, const Stage* stage);
 
 }  // namespace perigee::compile

@@ -91,7 +91,7 @@ struct Gradients {
   };
   std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
   std::vector<Bucket> buckets;        // of units first: one for each of `flats`
-  std::vector<plan::Flat> flats;
+  std::vector<plan::FlatUnit> flats;
   std::vector<HeldPiece> pieces;  // of optimizers that update tensor by tensor
   LossScaleState loss_scale;
   // Of a guarded step, by input of the graph: a buffer that the step writes, and its value before.

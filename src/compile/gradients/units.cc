@@ -35,7 +35,7 @@ ValueId elements_of(Draft& draft, ValueId flat, int64_t begin, int64_t count) {
 
 // Returns a collective between a unit's flat buffer and its equal parts, with its workspace, on a
 // stream over its axes.
-DraftInstruction collective(Draft& draft, const plan::Flat& flat, const Stream& stream,
+DraftInstruction collective(Draft& draft, const plan::FlatUnit& flat, const Stream& stream,
                             std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
                             ValueId output) {
   args.emplace_back("axis", stream.name());

@@ -290,10 +290,10 @@ class Memory {
     // The blocks of a frame, separately for each part that shares it.
     struct Content {
       std::vector<Block> blocks;
-      std::vector<Place*> places;
+      std::vector<Address*> places;
     };
     std::map<std::pair<int32_t, PartId>, Content> contents;
-    auto add = [&](int32_t frame, Block block, Place* place, const PartId& part = {}) {
+    auto add = [&](int32_t frame, Block block, Address* place, const PartId& part = {}) {
       place->frame = frame;
       auto& content = contents[{frame, part}];
       content.blocks.push_back(block);

@@ -12,7 +12,7 @@ bool equal(const methods::MethodUse& a, const methods::MethodUse& b) {
 }
 
 // Returns how many methods of the candidate the strategy has; 0 where it has another mesh.
-size_t common(const Candidate& candidate, const methods::Strategy& strategy,
+size_t common(const Candidate& candidate, const methods::StrategySpec& strategy,
               std::span<const std::shared_ptr<const methods::Method>> defined) {
   size_t count = 0;
   for (const auto& use : methods::from_json(candidate.strategy, "a candidate", defined).methods) {
@@ -26,7 +26,7 @@ size_t common(const Candidate& candidate, const methods::Strategy& strategy,
 
 }  // namespace
 
-std::shared_ptr<Found> chosen_by(const methods::Strategy& strategy, const SearchesMade& made) {
+std::shared_ptr<Found> chosen_by(const methods::StrategySpec& strategy, const SearchesMade& made) {
   const Found* of = nullptr;
   const Candidate* best = nullptr;
   size_t most = 0;

@@ -33,7 +33,7 @@ double bytes_of(const Program& program, ValueId v) {
 class Accounts {
  public:
   Accounts(const Program& program, const plan::Plan& plan, const graph::Graph& graph,
-           const Scopes& scopes, simulate::OpCosts& costs, const AccountOptions& options)
+           const LayerScopes& scopes, simulate::OpCosts& costs, const AccountOptions& options)
       : program_(program),
         plan_(plan),
         graph_(graph),
@@ -65,16 +65,16 @@ class Accounts {
         *value /= blocks;
       }
     }
-    const double weights = places_[kFirst].weights + block.weights * blocks +
-                           places_[kLast].weights;
+    const double weights = places_[kPrologue].weights + block.weights * blocks +
+                           places_[kEpilogue].weights;
     for (auto& layer : places_) {
       const double share = weights > 0 ? layer.weights / weights : 0;
       layer.step = share * step_;
       layer.norm = share * norm_;
     }
-    layers.prologue = places_[kFirst];
+    layers.prologue = places_[kPrologue];
     layers.block = block;
-    layers.epilogue = places_[kLast];
+    layers.epilogue = places_[kEpilogue];
     layers.measured = all_measured_;
     layers.tied = tied_;
     layers.masters = plan_.precision.parameters == plan::Precision::Parameters::masters &&
@@ -208,8 +208,8 @@ class Accounts {
           auto& held = held_[static_cast<size_t>(read)];
           auto& of = places_[held.place].flats[held.of.flat];
           (instruction.phase == Phase::forward ? of.in_forward : of.in_backward) = true;
-          const bool epilogue = placed_.where(instruction).place == kLast;
-          if (held.place != kFirst || !epilogue || held.late) return;
+          const bool epilogue = placed_.where(instruction).place == kEpilogue;
+          if (held.place != kPrologue || !epilogue || held.late) return;
           held.late = tied_ = true;
           of.read_late += held.read;
         });
@@ -336,7 +336,7 @@ class Accounts {
     }
   }
 
-  void add_to_flat(const Binding& binding, Place place, double bytes) {
+  void add_to_flat(const Binding& binding, LayerKind place, double bytes) {
     mesh::AxisSet sharded;
     const auto placed = plan_.placements.find(binding.name);
     for (size_t a = 0; placed != plan_.placements.end() && a < placed->second.size(); ++a) {
@@ -345,7 +345,7 @@ class Accounts {
     }
     auto& flats = places_[place].flats;
     auto flat = std::find_if(flats.begin(), flats.end(),
-                             [&](const Flat& known) { return known.axes == sharded; });
+                             [&](const FlatGroup& known) { return known.axes == sharded; });
     if (flat == flats.end()) {
       flat = flats.insert(flats.end(), {.axes = sharded});
       flat->experts = sharded.contains("expert");
@@ -373,7 +373,7 @@ class Accounts {
   // Counts the reductions of each flat, which grow to a least size, and finds when each is ready.
   void cut_by_size() {
     const auto least = static_cast<double>(plan_.communication.bucket_bytes);
-    for (int place = 0; place < kPlaces; ++place) {
+    for (int place = 0; place < kLayerKinds; ++place) {
       auto& layer = places_[place];
       std::vector<Member> members;
       double all = 0;
@@ -397,7 +397,7 @@ class Accounts {
 
   // A parameter.
   struct Held {
-    Place place;
+    LayerKind place;
     double read;        // bytes, as ops read it
     Member of;          // for the buckets of its place
     bool late = false;  // the epilogue reads it, though it is the prologue's
@@ -406,11 +406,11 @@ class Accounts {
   const Program& program_;
   const plan::Plan& plan_;
   const graph::Graph& graph_;
-  const Scopes& scopes_;
+  const LayerScopes& scopes_;
   const InstructionPlaces placed_;
   simulate::OpCosts& costs_;
   const AccountOptions options_;
-  Layer places_[kPlaces];
+  Layer places_[kLayerKinds];
   std::vector<Held> held_;
   std::unordered_map<std::string, size_t> index_;  // by name: into held_
   // By frame and offset: bytes, index into held_.
@@ -426,7 +426,7 @@ class Accounts {
 
 Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
                simulate::OpCosts& costs, const AccountOptions& options) {
-  const Scopes scopes(folded);
+  const LayerScopes scopes(folded);
   return Accounts(program, plan, folded.graph, scopes, costs, options).run();
 }
 

@@ -7,7 +7,7 @@
 
 namespace perigee::search {
 
-// A part of a layer's gradients that is reduced at once, of one Flat.
+// A part of a layer's gradients that is reduced at once, of one FlatGroup.
 struct Bucket {
   double compute =
       0;  // of the layer's backward pass: since the previous bucket, or since its begin

@@ -106,7 +106,7 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
     return pieces *
            costs.collective({.kind = kind, .ranks = group, .bytes = bytes / pieces}).seconds;
   };
-  const auto reduction = [&](const Flat& flat, double bytes, double pieces) {
+  const auto reduction = [&](const FlatGroup& flat, double bytes, double pieces) {
     if (choice.zero == 0) {
       const double wide = flat.experts || bytes <= 0 ? 0 : flat.summed / flat.gradients;
       return time(CollectiveKind::all_reduce, flat.experts ? units : all, (1 - wide) * bytes,

@@ -10,14 +10,14 @@ using compile::SectionKind;
 using graph::Phase;
 using graph::ValueId;
 
-InstructionPlaces::InstructionPlaces(const compile::Program& program, const Scopes& scopes)
+InstructionPlaces::InstructionPlaces(const compile::Program& program, const LayerScopes& scopes)
     : program_(program), scopes_(scopes) {
   find_late();
   find_weight_gradients();
 }
 
 const Where& InstructionPlaces::where(const Instruction& instruction) const {
-  static const Where last{kLast, ""};
+  static const Where last{kEpilogue, ""};
   return late_.contains(&instruction) ? last : scopes_.of_scope(instruction.scope);
 }
 

@@ -11,7 +11,7 @@ namespace perigee::search {
 class InstructionPlaces {
  public:
   // Both are kept by reference.
-  InstructionPlaces(const compile::Program& program, const Scopes& scopes);
+  InstructionPlaces(const compile::Program& program, const LayerScopes& scopes);
 
   // Returns the place of the instruction's scope. Ops of the loss, which belongs to no module, are of
   // the epilogue.
@@ -27,7 +27,7 @@ class InstructionPlaces {
   void find_weight_gradients();
 
   const compile::Program& program_;
-  const Scopes& scopes_;
+  const LayerScopes& scopes_;
   std::set<const compile::Instruction*> late_, weight_gradients_;
 };
 

@@ -23,7 +23,7 @@ namespace perigee::search {
 
 // Parameters of a layer with the same placements: a unit (plan::Unit) gathers and reduces them
 // together. Bytes on one rank, unsharded on the axes over which units are cut.
-struct Flat {
+struct FlatGroup {
   mesh::AxisSet axes;    // on which they are sharded
   bool experts = false;  // also sharded on the expert axis
   double gathered = 0;   // as ops read them
@@ -34,7 +34,7 @@ struct Flat {
   double summed = 0;     // of `gradients`: also summed over tensor ranks
   double read_late = 0;  // of `gathered`: read by the epilogue (tied)
   bool in_forward = false, in_backward = false;  // which pass reads one of them
-  bool operator==(const Flat&) const = default;
+  bool operator==(const FlatGroup&) const = default;
 };
 
 // Costs of one microbatch on one rank, unless stated otherwise. Seconds, bytes.
@@ -56,7 +56,7 @@ struct Layer {
   double operands = 0;
   double step = 0;          // per step: the optimizer and the work before it
   double norm = 0;          // of `step`: up to the all-reduce of the gradients' norm
-  std::vector<Flat> flats;  // of `weights`
+  std::vector<FlatGroup> flats;  // of `weights`
   std::vector<Bucket>
       buckets;  // of `gradients`, in which they are reduced; empty: no more than one
 };

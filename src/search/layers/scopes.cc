@@ -22,7 +22,7 @@ std::string block_scope(const std::string& scope) {
 
 }  // namespace
 
-Scopes::Scopes(const Folded& folded) : blocks_(folded.kept) {
+LayerScopes::LayerScopes(const Folded& folded) : blocks_(folded.kept) {
   bool begun = blocks_.empty();
   for (const auto& node : folded.graph.nodes) {
     if (node.phase != graph::Phase::forward) continue;
@@ -38,23 +38,23 @@ Scopes::Scopes(const Folded& folded) : blocks_(folded.kept) {
   }
 }
 
-const Where& Scopes::of_scope(const std::string& scope) const {
+const Where& LayerScopes::of_scope(const std::string& scope) const {
   auto known = places_.find(scope);
   if (known == places_.end()) {
-    const auto place = in_block(scope) ? kBlock : before_.contains(scope) ? kFirst : kLast;
+    const auto place = in_block(scope) ? kBlock : before_.contains(scope) ? kPrologue : kEpilogue;
     known = places_.emplace(scope, Where{place, block_scope(scope)}).first;
   }
   return known->second;
 }
 
-Place Scopes::of_parameter(const std::string& name) const {
+LayerKind LayerScopes::of_parameter(const std::string& name) const {
   if (in_block(name)) return kBlock;
-  return early_.contains(name) ? kFirst : kLast;
+  return early_.contains(name) ? kPrologue : kEpilogue;
 }
 
-double Scopes::blocks() const { return std::max<double>(1, static_cast<double>(blocks_.size())); }
+double LayerScopes::blocks() const { return std::max<double>(1, static_cast<double>(blocks_.size())); }
 
-bool Scopes::in_block(const std::string& scope) const {
+bool LayerScopes::in_block(const std::string& scope) const {
   return std::any_of(blocks_.begin(), blocks_.end(),
                      [&](const auto& b) { return graph::contains_scope(b, scope); });
 }

@@ -10,21 +10,21 @@
 
 namespace perigee::search {
 
-enum Place { kFirst, kBlock, kLast, kPlaces };
+enum LayerKind { kPrologue, kBlock, kEpilogue, kLayerKinds };
 
 struct Where {
-  Place place;
+  LayerKind place;
   std::string block;  // "": in none
   bool operator==(const Where&) const = default;
 };
 
-class Scopes {
+class LayerScopes {
  public:
-  explicit Scopes(const Folded& folded);
+  explicit LayerScopes(const Folded& folded);
 
   // The reference stays valid.
   const Where& of_scope(const std::string& scope) const;
-  Place of_parameter(const std::string& name) const;
+  LayerKind of_parameter(const std::string& name) const;
   // Returns the number of blocks of the folded graph, at least 1.
   double blocks() const;
 

@@ -51,7 +51,7 @@ CutParts Cutter::single_part(PricedStages& stages) const {
   return found;
 }
 
-std::optional<int> Cutter::fewest_recomputed(const Place& place, bool& best) const {
+std::optional<int> Cutter::fewest_recomputed(const StagePlace& place, bool& best) const {
   const auto& layers = *place.layers;
   const auto whole = in_.prices.stage(place, layers, in_.rules.whole());
   const auto saved = [&](const Layer& layer) {

@@ -55,7 +55,7 @@ class Cutter {
   // Returns the number of recomputed blocks with which one stage of all blocks is fastest (an option
   // for each block: solve::AssignProblem); nothing where it does not fit with all recomputed.
   // `best`: whether there was time to find the fewest; otherwise the number may not fit.
-  std::optional<int> fewest_recomputed(const Place& place, bool& best) const;
+  std::optional<int> fewest_recomputed(const StagePlace& place, bool& best) const;
   // Homogeneous stages of one part.
   CutParts cut_homogeneous(PricedStages& stages) const;
   // Heterogeneous stages of one part, or pinned ones.

@@ -79,7 +79,7 @@ std::vector<int64_t> divisors(int64_t n) {
 // State of combinations().
 struct Space::Made {
   LayerTables& tables;
-  const Model& model;
+  const CostModel& model;
   int64_t blocks;
   std::vector<Choice> choices;  // but for ZeRO levels and schedules
   std::vector<Bounded> list;
@@ -130,7 +130,7 @@ int64_t Space::most_samples() const {
   return two ? 2 : samples_;
 }
 
-std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model, int64_t blocks,
+std::vector<Bounded> Space::combinations(LayerTables& tables, const CostModel& model, int64_t blocks,
                                          const std::function<bool()>& stop) {
   Made made{.tables = tables,
             .model = model,

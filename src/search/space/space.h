@@ -65,11 +65,11 @@ class Space {
 
   // Returns the combinations that the tables have layers for, in any order. Ends early where
   // `stop` returns true, once there is one.
-  std::vector<Bounded> combinations(LayerTables& tables, const Model& model, int64_t blocks,
+  std::vector<Bounded> combinations(LayerTables& tables, const CostModel& model, int64_t blocks,
                                     const std::function<bool()>& stop);
 
   // Returns the combinations of unequal submeshes.
-  HeterogeneousSpace heterogeneous(LayerTables& tables, const Model& model, int64_t blocks,
+  HeterogeneousSpace heterogeneous(LayerTables& tables, const CostModel& model, int64_t blocks,
                                    const std::function<bool()>& stop);
 
   // Throws Error: there is no combination, with the last reason.

@@ -166,7 +166,7 @@ bool Space::suits(const Choice& setting, const std::vector<Submesh>& row) const 
   return !(splits && shares && std::ranges::count(pins.forbid, "nd_shardings") > 0);
 }
 
-HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model, int64_t blocks,
+HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const CostModel& model, int64_t blocks,
                                         const std::function<bool()>& stop) {
   const auto& pins = request_.pins;
   HeterogeneousSpace space;

@@ -20,9 +20,9 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   auto& trainer = *session.trainer;
   const checkpoint::Checkpoint from(folder);
   trainer.load(from);
-  auto cut = data::cut_of(shared.plan);
-  cut.warn = session.communicator->rank() == 0;
-  auto data = data::open_data(session.job, cut);
+  auto division = data::division_of(shared.plan);
+  division.warn = session.communicator->rank() == 0;
+  auto data = data::open_data(session.job, division);
   if (data.validation.batches == 0) {
     fail("data",
          "evaluation needs a held-out global batch, but data.validation = {} leaves none: raise "

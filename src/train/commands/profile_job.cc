@@ -117,7 +117,7 @@ Profiled measure(RankSession& session, std::shared_ptr<const ModelSource> source
   auto times = times_of(session.database, *session.connection.device, job, concurrent);
   auto done = profile_programs(
       programs, *session.trainer, represents, shared.plan.mesh, job, session.connection,
-      *data::open_data(job, data::cut_of(shared.plan)).training, times, options, progress);
+      *data::open_data(job, data::division_of(shared.plan)).training, times, options, progress);
   done.left_out = repeats.left_out();
   session.trainer.reset();
   return done;

@@ -159,13 +159,13 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   // The rank's program, tensors and data.
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
   auto& trainer = *session.trainer;
-  auto cut = data::cut_of(shared.plan);
-  cut.warn = root;
+  auto division = data::division_of(shared.plan);
+  division.warn = root;
   data::Data data;
   int64_t first = 1;         // the first step
   std::string state = "{}";  // of the checkpoint
   wait_for_work(*all, job, [&] {
-    data = data::open_data(job, cut);
+    data = data::open_data(job, division);
     if (checkpoint.empty()) return;
     const checkpoint::Checkpoint from(checkpoint);
     trainer.load(from);

@@ -44,7 +44,7 @@ MethodUse use_of(const json& method) {
 
 class Variants {
  public:
-  Variants(const methods::Strategy& strategy, const methods::PlanRequest& request,
+  Variants(const methods::StrategySpec& strategy, const methods::PlanRequest& request,
            const plan::Plan& plan)
       : strategy_(strategy), request_(request), plan_(plan) {}
 
@@ -151,7 +151,7 @@ class Variants {
     }
   }
 
-  const methods::Strategy& strategy_;
+  const methods::StrategySpec& strategy_;
   const methods::PlanRequest& request_;
   const plan::Plan& plan_;
   std::vector<Variant> list_;
@@ -180,7 +180,7 @@ class PlanMaker {
         recorded_(planned.job, planned.plan.mesh.size()) {}
 
   // Throws Error where there is no such plan. Fills `bound`, if any, with Advice::bound_by.
-  Change make(const methods::Strategy& strategy, methods::PlanRequest request, std::string text,
+  Change make(const methods::StrategySpec& strategy, methods::PlanRequest request, std::string text,
               std::string* bound = nullptr) {
     Change change{.text = std::move(text), .cost = {}, .plan = {}};
     const auto& graph = settle(strategy, request, change.plan);
@@ -198,7 +198,7 @@ class PlanMaker {
 
  private:
   // Makes the plan and returns the graph of the size that the plan needs.
-  const graph::Graph& settle(const methods::Strategy& strategy, methods::PlanRequest& request,
+  const graph::Graph& settle(const methods::StrategySpec& strategy, methods::PlanRequest& request,
                              plan::Plan& plan) const {
     auto samples = request.global_batch / planned_.plan.microbatches;
     for (int tries = 0; tries < 3; ++tries) {

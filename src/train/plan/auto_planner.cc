@@ -201,7 +201,7 @@ json AutoPlanner::plan(const json& pins, const lua::Defined& defined) {
   return known;
 }
 
-std::shared_ptr<search::Found> AutoPlanner::explain(const methods::Strategy& strategy,
+std::shared_ptr<search::Found> AutoPlanner::explain(const methods::StrategySpec& strategy,
                                                     plan::Plan plan, const graph::Graph& graph) {
   try {
     auto found = search::chosen_by(strategy, {made_, defined_});
@@ -487,7 +487,7 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   const auto& from = job_.data;
   const bool given = !from.text.empty() || !from.tokens.empty() || !from.tensors.empty();
   data::Data data;  // an application brings its own to the trainer alone
-  if (given || from.synthetic) data = data::open_data(job_, data::cut_of(plan));
+  if (given || from.synthetic) data = data::open_data(job_, data::division_of(plan));
   const auto done = profile_ops(programs, plan.mesh, job_, device, data.training.get(), times,
                                 seconds);
   estimates_of_.clear();

@@ -34,7 +34,7 @@ class AutoPlanner : public lua::Planner {
 
   // Returns the reasons for a plan of a strategy that has the methods of a candidate that a search of
   // this planner returned, with that plan; nothing for other strategies. Compiles the plan.
-  std::shared_ptr<search::Found> explain(const methods::Strategy& strategy, plan::Plan plan,
+  std::shared_ptr<search::Found> explain(const methods::StrategySpec& strategy, plan::Plan plan,
                                          const graph::Graph& graph);
 
   nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;

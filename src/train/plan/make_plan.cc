@@ -22,7 +22,7 @@ namespace perigee {
 namespace {
 
 // Throws Error where the strategy sets keys to other values than the job has.
-void check_set(const methods::Strategy& strategy, const Job& job) {
+void check_set(const methods::StrategySpec& strategy, const Job& job) {
   for (const auto& assignment : strategy.set) {
     auto other = job;
     other.set(assignment);
@@ -139,7 +139,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
 
 namespace train {
 
-const methods::Strategy* methods_of(const PlannedJob& planned, methods::PlanRequest& request) {
+const methods::StrategySpec* methods_of(const PlannedJob& planned, methods::PlanRequest& request) {
   request = StrategyAccess::last_request(planned.strategy);
   const auto& methods = StrategyAccess::last_methods(planned.strategy);
   return methods.methods.empty() ? nullptr : &methods;

@@ -16,7 +16,7 @@ namespace perigee {
 
 namespace methods {
 struct PlanRequest;
-struct Strategy;
+struct StrategySpec;
 }  // namespace methods
 namespace search {
 struct Found;
@@ -57,7 +57,7 @@ void check_at_methods(const PlannedJob& planned, const std::function<void(plan::
 
 // Returns the methods that made the plan, and fills `request` with its request (without a graph);
 // nullptr for a plan that was not made by a list of methods.
-const methods::Strategy* methods_of(const PlannedJob& planned, methods::PlanRequest& request);
+const methods::StrategySpec* methods_of(const PlannedJob& planned, methods::PlanRequest& request);
 
 }  // namespace train
 }  // namespace perigee

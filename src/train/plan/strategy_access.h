@@ -16,9 +16,9 @@ namespace perigee {
 struct Strategy::Impl {
   std::shared_ptr<train::ScriptOutput> output = std::make_shared<train::ScriptOutput>();
   std::shared_ptr<lua::StrategyScript> script;
-  std::optional<methods::Strategy> fixed;
+  std::optional<methods::StrategySpec> fixed;
   // The methods and the request of the last plan that this strategy made.
-  mutable methods::Strategy last_methods;
+  mutable methods::StrategySpec last_methods;
   mutable methods::PlanRequest last_request;
 };
 
@@ -31,7 +31,7 @@ struct StrategyAccess {
   }
   // Returns the strategy's list of methods for this graph; runs the script's function where it has
   // one. `job`: JSON that the function receives.
-  static methods::Strategy resolve(const Strategy& strategy, const nlohmann::json& job,
+  static methods::StrategySpec resolve(const Strategy& strategy, const nlohmann::json& job,
                                    const graph::Graph& graph, lua::Planner* planner) {
     const auto& impl = *strategy.impl_;
     return impl.script ? impl.script->resolve(job, graph, planner) : *impl.fixed;
@@ -39,12 +39,12 @@ struct StrategyAccess {
   static train::ScriptOutput* output(const Strategy& strategy) {
     return strategy.impl_->output.get();
   }
-  static void remember(const Strategy& strategy, const methods::Strategy& methods,
+  static void remember(const Strategy& strategy, const methods::StrategySpec& methods,
                        const methods::PlanRequest& request) {
     strategy.impl_->last_methods = methods;
     strategy.impl_->last_request = request;
   }
-  static const methods::Strategy& last_methods(const Strategy& strategy) {
+  static const methods::StrategySpec& last_methods(const Strategy& strategy) {
     return strategy.impl_->last_methods;
   }
   static const methods::PlanRequest& last_request(const Strategy& strategy) {

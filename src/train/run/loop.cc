@@ -7,7 +7,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "train/run/exchange.h"
+#include "train/run/state_exchange.h"
 #include "train/run/heartbeat.h"
 #include "train/run/stragglers.h"
 #include "train/step/replicas.h"
@@ -32,8 +32,8 @@ void keep_largest(std::vector<int64_t>& largest, const std::vector<int64_t>& val
 }
 
 // Throws Error where some ranks skipped the step and others did not.
-void require_agreement(const std::vector<RankState>& states, int64_t step) {
-  std::vector<int64_t> ranks[3];  // by RankState::Skipped
+void require_agreement(const std::vector<RankReport>& states, int64_t step) {
+  std::vector<int64_t> ranks[3];  // by RankReport::Skipped
   for (size_t rank = 0; rank < states.size(); ++rank) {
     ranks[static_cast<size_t>(states[rank].skipped)].push_back(static_cast<int64_t>(rank));
   }
@@ -50,7 +50,7 @@ class Times {
   explicit Times(const plan::Plan& plan) : stragglers_(peers_of(plan)) {}
 
   // Adds a step; the log of rank 0 names stragglers.
-  void add(StepMetrics& metrics, const Exchange& exchange, bool root) {
+  void add(StepMetrics& metrics, const StateExchange& exchange, bool root) {
     metrics.compute_s = exchange.computed_seconds();
     const auto paused = exchange.paused_seconds();
     const auto sentences = stragglers_.add(metrics.step,
@@ -84,7 +84,7 @@ class Times {
 // Runs a step and exchanges the ranks' states; with train.rerun perhaps twice.
 struct StepRunner {
   RankTrainer& trainer;
-  Exchange& exchange;
+  StateExchange& exchange;
   Heartbeat& heartbeat;
   const LoopHooks& hooks;
   DataSource& data;
@@ -94,9 +94,9 @@ struct StepRunner {
     auto outcome = trainer.step(step, data, limits);
     const auto computed = nanoseconds_since(begin) - trainer.executor().waited();
     exchange.run({.stop = hooks.stop(),
-                  .skipped = !trainer.may_skip() ? RankState::Skipped::unknown
-                             : outcome.skipped   ? RankState::Skipped::yes
-                                                 : RankState::Skipped::no,
+                  .skipped = !trainer.may_skip() ? RankReport::Skipped::unknown
+                             : outcome.skipped   ? RankReport::Skipped::yes
+                                                 : RankReport::Skipped::no,
                   .peak_bytes = trainer.step_peak(),
                   .library_bytes = trainer.library_bytes(),
                   .computed_ns = std::max<int64_t>(0, computed),
@@ -127,7 +127,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
          "train.rerun runs a step a second time from the same state, but the plan averages copies "
          "of the model between steps: leave train.rerun out");
   }
-  Exchange exchange(communicator);
+  StateExchange exchange(communicator);
   Heartbeat heartbeat;
   BadSteps bad_steps(job, plan.precision.guards(), state);
   Times ranks(plan);

@@ -19,7 +19,7 @@ using search::coin;
 using search::Estimate;
 using search::Layer;
 using search::Layers;
-using search::Model;
+using search::CostModel;
 using search::one_of;
 using search::pick;
 using search::Starts;
@@ -75,24 +75,24 @@ struct Case {
   auto with(const Starts& starts, F use) {
     simulate::OpCosts costs(on, none);
     search::LayerTables tables(folded, {}, spec, pins, false, costs, traces);
-    const Model model(folded, tables, costs, {{limit}, "auto", starts, {}});
+    const CostModel model(folded, tables, costs, {{limit}, "auto", starts, {}});
     return use(model);
   }
   // Returns the estimate where the later parts begin there; without `starts`, of the best cut.
   std::optional<Estimate> estimate(const Starts& starts) {
-    return with(starts, [&](const Model& model) {
+    return with(starts, [&](const CostModel& model) {
       double needed = 0;
       return model.estimate(choice, layers, needed);
     });
   }
   // Of the space: by the passes of all schedules.
   double bound() {
-    return with({}, [&](const Model& model) {
+    return with({}, [&](const CostModel& model) {
       return model.lower_bound(choice, layers, model.bounds().whole(choice, layers));
     });
   }
   std::vector<Starts> cuts() {
-    return with({}, [&](const Model& model) { return search::all_cuts(choice, model, layers); });
+    return with({}, [&](const CostModel& model) { return search::all_cuts(choice, model, layers); });
   }
 };
 
@@ -125,7 +125,7 @@ Case random_case() {
   if (!made.on.links.empty()) made.on.links.front().bandwidth = std::pow(10.0, 7 + draw(4));
   if (choice.pipe == 1) return made;
   std::vector<std::pair<std::string, int64_t>> schedules;
-  made.with({}, [&](const Model& model) {
+  made.with({}, [&](const CostModel& model) {
     for (const auto& name : schedule_names()) {
       for (int64_t chunks = 1; chunks <= 3; ++chunks) {
         const auto most = chunks == 1 ? blocks : model.rules().most_parts(layers);

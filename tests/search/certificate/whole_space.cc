@@ -33,7 +33,7 @@ std::vector<Starts> all_cuts(int blocks, int parts, int fewest_first, int fewest
   return all;
 }
 
-std::vector<Starts> all_cuts(const Choice& choice, const Model& model, const Layers& layers) {
+std::vector<Starts> all_cuts(const Choice& choice, const CostModel& model, const Layers& layers) {
   const auto& rules = model.rules();
   const bool several = choice.chunks > 1;
   return all_cuts(rules.blocks(), static_cast<int>(choice.pipe * choice.chunks),
@@ -81,10 +81,10 @@ void WholeSpace::add(const Choice& choice, const Layers* layers, double bound) {
   }
 }
 
-const Model& WholeSpace::model_of(const Starts& starts) {
+const CostModel& WholeSpace::model_of(const Starts& starts) {
   auto& model = models_[starts];
   if (!model) {
-    model = std::make_unique<Model>(
+    model = std::make_unique<CostModel>(
         folded_, tables_, costs_,
         Limits{limits_.by_kind(), request_.pins.solver.value_or("auto"), starts, {}});
   }

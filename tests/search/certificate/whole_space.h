@@ -22,7 +22,7 @@ using Starts = std::vector<int>;
 std::vector<Starts> all_cuts(int blocks, int parts, int fewest_first, int fewest_last);
 
 // Returns all cuts of the model's blocks into the choice's parts.
-std::vector<Starts> all_cuts(const Choice& choice, const Model& model, const Layers& layers);
+std::vector<Starts> all_cuts(const Choice& choice, const CostModel& model, const Layers& layers);
 
 class WholeSpace {
  public:
@@ -47,7 +47,7 @@ class WholeSpace {
 
  private:
   // Returns the model in which the later parts begin there; without `starts`, anywhere.
-  const Model& model_of(const Starts& starts);
+  const CostModel& model_of(const Starts& starts);
   const Layers* tables_of(const Choice& choice);
   void add(const Choice& choice, const Layers* layers, double bound);
 
@@ -59,7 +59,7 @@ class WholeSpace {
   Folded folded_;
   compile::StepSpec spec_;
   LayerTables tables_;
-  std::map<Starts, std::unique_ptr<Model>> models_;
+  std::map<Starts, std::unique_ptr<CostModel>> models_;
   std::vector<Combination> combinations_;
 };
 

@@ -47,7 +47,7 @@ std::optional<Places> places_of_stages(const Choice& choice, const Layers& layer
   for (int stage = 0; stage < choice.pipe; ++stage) {
     const auto submesh = submesh_of(choice, stage);
     const auto count = submesh.ranks() * others;
-    Place place{
+    StagePlace place{
         .choice = choice.submeshes.empty() ? choice : choice_of_stage(choice, submesh),
         .ranks = {.first = equivalent_rank(cluster, first), .opposite = cluster.ranks() - 1},
         .limit = std::numeric_limits<double>::infinity()};
@@ -60,7 +60,7 @@ std::optional<Places> places_of_stages(const Choice& choice, const Layers& layer
       if (uses_kind) place.limit = std::min(place.limit, limits.bytes[kind]);
     }
     first += count;
-    const auto same = std::ranges::find_if(places.list, [&](const Place& other) {
+    const auto same = std::ranges::find_if(places.list, [&](const StagePlace& other) {
       return other.layers == place.layers && other.limit == place.limit &&
              other.ranks.first == place.ranks.first && other.choice.tensor == place.choice.tensor &&
              other.choice.data == place.choice.data;

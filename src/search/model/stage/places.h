@@ -26,7 +26,7 @@ Submesh submesh_of(const Choice& choice, int stage);
 int64_t equivalent_rank(const cost::Cluster& cluster, int64_t rank);
 
 // Everything that the costs of a stage's blocks depend on.
-struct Place {
+struct StagePlace {
   Choice choice;  // choice_of_stage()
   const Layers* layers = nullptr;
   StageRanks ranks;
@@ -35,9 +35,9 @@ struct Place {
 
 // The places of all stages; stages of the same place have the same costs.
 struct Places {
-  std::vector<Place> list;
+  std::vector<StagePlace> list;
   std::vector<int> of;  // by stage: index into the list
-  const Place& at(int stage) const { return list[static_cast<size_t>(of[stage])]; }
+  const StagePlace& at(int stage) const { return list[static_cast<size_t>(of[stage])]; }
 };
 
 // Returns the places of the choice's stages; nothing where a stage has no table. `layers`: of the

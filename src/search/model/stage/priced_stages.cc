@@ -23,7 +23,7 @@ const StageCosts& PricedStages::costs(int stage, const PartBlocks& part) {
   return *entry;
 }
 
-StageCosts PricedStages::make(const Place& place, const PartBlocks& part) const {
+StageCosts PricedStages::make(const StagePlace& place, const PartBlocks& part) const {
   const auto& own = *place.layers;
   if (part.recomputed_blocks == 0) return prices_.stage(place, own, part);
   auto mixed = between(own, *own.recomputing,

@@ -24,7 +24,7 @@ class PricedStages {
   // Returns the choice's layers; of any stage where stages are heterogeneous.
   const Layers& layers() const { return layers_; }
   const Places& places() const { return places_; }
-  const Place& place(int stage) const { return places_.at(stage); }
+  const StagePlace& place(int stage) const { return places_.at(stage); }
 
   // Returns the costs of a part on a stage. Blocks are identical: only their number counts, the
   // number of recomputed ones, and whether the part has the prologue or the epilogue.
@@ -37,7 +37,7 @@ class PricedStages {
   double bytes_of(int stage, const StageCosts& costs) const;
 
  private:
-  StageCosts make(const Place& place, const PartBlocks& part) const;
+  StageCosts make(const StagePlace& place, const PartBlocks& part) const;
 
   const Choice& choice_;
   const Layers& layers_;

@@ -49,7 +49,7 @@ double StagePrices::saved_bytes(const Choice& choice, const Layer& layer, const 
   return layer.saved - (choice.pipe > 1 || in_parts ? layer.low : 0);
 }
 
-StageCosts StagePrices::stage(const Place& place, const Layers& layers,
+StageCosts StagePrices::stage(const StagePlace& place, const Layers& layers,
                               const PartBlocks& part) const {
   const auto& choice = place.choice;
   const auto& exchanges = this->exchanges(choice, layers, place.ranks);

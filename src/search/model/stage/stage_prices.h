@@ -28,7 +28,7 @@ class StagePrices {
 
   // Returns the costs of a part at this place. `layers`: the place's, or between these and the
   // recomputed ones.
-  StageCosts stage(const Place& place, const Layers& layers, const PartBlocks& part) const;
+  StageCosts stage(const StagePlace& place, const Layers& layers, const PartBlocks& part) const;
 
   // Returns the bytes of a rank of a stage with `later_stages` stages after it.
   double bytes(const Choice& choice, const StageCosts& stage, int64_t later_stages) const;

@@ -11,7 +11,7 @@
 
 namespace perigee::train {
 
-struct RankState {
+struct RankReport {
   bool stop = false;  // this rank was asked to stop
   // Whether the step changed nothing; a stage that trains no parameter does not know.
   enum class Skipped : uint8_t { no, yes, unknown };
@@ -21,15 +21,15 @@ struct RankState {
   int64_t paused_ns = 0;    // the longest time in which the process stood still
 };
 
-class Exchange {
+class StateExchange {
  public:
-  explicit Exchange(exec::Communicator& communicator);
+  explicit StateExchange(exec::Communicator& communicator);
 
   // Sends this rank's state and receives those of all. All ranks call it.
-  void run(const RankState& state);
+  void run(const RankReport& state);
 
   // Return the numbers of the last run, by rank.
-  const std::vector<RankState>& states() const { return states_; }
+  const std::vector<RankReport>& states() const { return states_; }
   bool any_stops() const;
   bool any_skipped() const;
   std::vector<int64_t> peak_bytes() const;
@@ -40,7 +40,7 @@ class Exchange {
  private:
   std::shared_ptr<exec::Group> group_;
   at::Tensor mine_, all_;
-  std::vector<RankState> states_;
+  std::vector<RankReport> states_;
 };
 
 }  // namespace perigee::train

@@ -20,12 +20,12 @@
 
 namespace perigee::search {
 
-class Model {
+class CostModel {
  public:
   // All kept by reference but the limits.
-  Model(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs, Limits limits);
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
+  CostModel(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs, Limits limits);
+  CostModel(const CostModel&) = delete;
+  CostModel& operator=(const CostModel&) = delete;
 
   // Return a lower bound of the seconds of any cut into the choice's stages; 0 where a heterogeneous
   // stage has no table. `whole`: of the choice, with any schedule.

@@ -1,4 +1,4 @@
-#include "search/model/model.h"
+#include "search/model/cost_model.h"
 
 #include <cmath>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace perigee::search {
 
-Model::Model(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs, Limits limits)
+CostModel::CostModel(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs, Limits limits)
     : limits_(std::move(limits)),
       tables_(tables),
       cluster_(costs.cluster()),
@@ -31,19 +31,19 @@ Model::Model(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs
                .timer = timer_}),
       refiner_(rules_, transfers_, timer_) {}
 
-double Model::lower_bound(const Choice& choice, const Layers& layers) const {
+double CostModel::lower_bound(const Choice& choice, const Layers& layers) const {
   return is_heterogeneous(choice, cluster_)
              ? bounds_.heterogeneous(choice, layers)
              : bounds_.homogeneous(choice, bounds_.whole(choice, layers));
 }
 
-double Model::lower_bound(const Choice& choice, const Layers& layers,
+double CostModel::lower_bound(const Choice& choice, const Layers& layers,
                           const WholeModel& whole) const {
   return is_heterogeneous(choice, cluster_) ? bounds_.heterogeneous(choice, layers)
                                             : bounds_.homogeneous(choice, whole);
 }
 
-std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
+std::optional<Estimate> CostModel::estimate(const Choice& choice, const Layers& layers,
                                         double& least_bytes, double exact_below) const {
   auto places = places_of_stages(choice, layers, tables_, cluster_, limits_);
   if (!places) return std::nullopt;

@@ -1,4 +1,4 @@
-#include "train/run/exchange.h"
+#include "train/run/state_exchange.h"
 
 #include <ATen/ATen.h>
 
@@ -9,10 +9,10 @@
 namespace perigee::train {
 namespace {
 
-constexpr int64_t kNumbers = 6;  // of a RankState
+constexpr int64_t kNumbers = 6;  // of a RankReport
 
 template <class T>
-std::vector<T> column(const std::vector<RankState>& states, T (*value)(const RankState&)) {
+std::vector<T> column(const std::vector<RankReport>& states, T (*value)(const RankReport&)) {
   std::vector<T> values;
   for (const auto& state : states) values.push_back(value(state));
   return values;
@@ -20,13 +20,13 @@ std::vector<T> column(const std::vector<RankState>& states, T (*value)(const Ran
 
 }  // namespace
 
-Exchange::Exchange(exec::Communicator& communicator)
+StateExchange::StateExchange(exec::Communicator& communicator)
     : group_(everyone(communicator)),
       mine_(at::zeros({kNumbers}, at::kLong)),
       all_(at::zeros({kNumbers * communicator.world()}, at::kLong)),
       states_(static_cast<size_t>(communicator.world())) {}
 
-void Exchange::run(const RankState& state) {
+void StateExchange::run(const RankReport& state) {
   const int64_t numbers[kNumbers] = {state.stop,        static_cast<int64_t>(state.skipped),
                                      state.peak_bytes,  state.library_bytes,
                                      state.computed_ns, state.paused_ns};
@@ -35,33 +35,33 @@ void Exchange::run(const RankState& state) {
       {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
   const auto* received = all_.data_ptr<int64_t>();
   for (auto& other : states_) {
-    other = {received[0] != 0, static_cast<RankState::Skipped>(received[1]),
+    other = {received[0] != 0, static_cast<RankReport::Skipped>(received[1]),
              received[2],      received[3],
              received[4],      received[5]};
     received += kNumbers;
   }
 }
 
-bool Exchange::any_stops() const {
+bool StateExchange::any_stops() const {
   return std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s.stop; });
 }
 
-bool Exchange::any_skipped() const {
+bool StateExchange::any_skipped() const {
   return std::any_of(states_.begin(), states_.end(),
-                     [](const auto& s) { return s.skipped == RankState::Skipped::yes; });
+                     [](const auto& s) { return s.skipped == RankReport::Skipped::yes; });
 }
 
-std::vector<int64_t> Exchange::peak_bytes() const {
-  return column<int64_t>(states_, [](const RankState& s) { return s.peak_bytes; });
+std::vector<int64_t> StateExchange::peak_bytes() const {
+  return column<int64_t>(states_, [](const RankReport& s) { return s.peak_bytes; });
 }
-std::vector<int64_t> Exchange::library_bytes() const {
-  return column<int64_t>(states_, [](const RankState& s) { return s.library_bytes; });
+std::vector<int64_t> StateExchange::library_bytes() const {
+  return column<int64_t>(states_, [](const RankReport& s) { return s.library_bytes; });
 }
-std::vector<double> Exchange::computed_seconds() const {
-  return column<double>(states_, [](const RankState& s) { return 1e-9 * double(s.computed_ns); });
+std::vector<double> StateExchange::computed_seconds() const {
+  return column<double>(states_, [](const RankReport& s) { return 1e-9 * double(s.computed_ns); });
 }
-std::vector<double> Exchange::paused_seconds() const {
-  return column<double>(states_, [](const RankState& s) { return 1e-9 * double(s.paused_ns); });
+std::vector<double> StateExchange::paused_seconds() const {
+  return column<double>(states_, [](const RankReport& s) { return 1e-9 * double(s.paused_ns); });
 }
 
 }  // namespace perigee::train
