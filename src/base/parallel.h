@@ -6,9 +6,10 @@
 
 namespace perigee {
 
-// Calls `work` once for each of 0 to count - 1, in any order, on as many threads as the process has
-// cores, and returns when all have ended; a call within such work uses its own thread only. Rethrows
-// the error of the lowest index. All threads are joined, so that the process may fork afterwards.
+// Calls `work` once for each of 0 to count - 1, in any order, on as many threads as the
+// process has cores, and returns when all have ended; a call within such work uses its own
+// thread only. Rethrows the error of the lowest index. All threads are joined, so that the
+// process may fork afterwards.
 void in_parallel(size_t count, const std::function<void(size_t)>& work);
 
 // While one lives, in_parallel on this thread uses at most so many threads; 0: as many as cores.

@@ -107,8 +107,8 @@ class ScopeGuard {
 }  // namespace tracing
 
 // Returns a Net built without memory for its tensors: they have shapes, and remember how they are
-// initialised. Accessing their values is an error. Throws the constructor's exceptions, and Error for
-// an initialiser that depends on values (nn::init::sparse_).
+// initialised. Accessing their values is an error. Throws the constructor's exceptions, and Error
+// for an initialiser that depends on values (nn::init::sparse_).
 template <class Net, class... Args>
 std::shared_ptr<Net> deferred(Args&&... args) {
   std::shared_ptr<Net> net;

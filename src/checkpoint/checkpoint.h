@@ -162,8 +162,8 @@ std::string find_checkpoint(const std::string& path);
 // Returns the run's folder: `path` itself, or the folder two levels above a checkpoint.
 std::string run_of(const std::string& path);
 
-// Renames the run's complete checkpoints of steps after `step` to step-N.aside-K, with the smallest K
-// that the run has not used, and logs one line. Returns K; 0 where there are none. `before` is
+// Renames the run's complete checkpoints of steps after `step` to step-N.aside-K, with the smallest
+// K that the run has not used, and logs one line. Returns K; 0 where there are none. `before` is
 // called with K before the first is renamed.
 int64_t set_aside_later(const std::string& run, int64_t step,
                         const std::function<void(int64_t)>& before = nullptr);

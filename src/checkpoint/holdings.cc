@@ -129,7 +129,8 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     }
     if (!plan.pipeline.cuts()) break;
   }
-  // Stages with unequal submeshes divide a tensor that several of them have into different boxes: only one stage counts.
+  // Stages with unequal submeshes divide a tensor that several of them have into different boxes:
+  // only one stage counts.
   const auto holds = [&](const std::string& name, int64_t rank) {
     if (!stages.has(name, rank)) return false;
     if (!plan.mesh.is_ragged()) return true;

@@ -47,8 +47,8 @@ std::vector<Range> shared_ranges(std::span<const Range> a, std::span<const Range
   return shared;
 }
 
-// Copies the intersection `shared` (not empty) of two row-major blocks of one tensor from one to the
-// other. `size` is one element's bytes.
+// Copies the intersection `shared` (not empty) of two row-major blocks of one tensor from one to
+// the other. `size` is one element's bytes.
 void copy_shared(std::span<const Range> shared, std::span<const Range> from,
                  const std::byte* source, std::span<const Range> to, std::byte* out, size_t size) {
   const size_t dims = shared.size();

@@ -67,7 +67,7 @@ using graph::ValueId;  // in a program: an index of Program::values
 struct ProgramValue {
   graph::TensorType type;
   std::vector<int64_t> strides;  // in elements; declared layout, checked by the executor
-  Address place;                   // of its first element; a view's is within its base
+  Address place;                 // of its first element; a view's is within its base
   ValueId view_of;  // the value (itself no view) whose memory this one shares, or undefined
   ValueName name;   // graph::value_names' name, or one of value_name.h
 };

@@ -13,7 +13,8 @@ std::string end_text(const Stream::End& end) {
   return end.place < 0 ? std::to_string(end.stage) : fmt::format("{}.{}", end.stage, end.place);
 }
 
-// Reads the ends of a pipeline stream's name, the text after its colon: "pipe:0.1>1.0/0>1", "pipe:0,2".
+// Reads the ends of a pipeline stream's name, the text after its colon:
+// "pipe:0.1>1.0/0>1", "pipe:0,2".
 class Reader {
  public:
   explicit Reader(std::string_view name) : name_(name), rest_(name) {}

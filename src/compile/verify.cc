@@ -181,7 +181,8 @@ class Replay {
     return place.frame >= 0 && program_.frames[place.frame].kind == Frame::Kind::persistent;
   }
 
-  void check_place(const Address& place, int64_t bytes, bool aligned, const std::string& name) const {
+  void check_place(const Address& place, int64_t bytes, bool aligned,
+                   const std::string& name) const {
     if (bytes == 0) return;
     if (place.frame < 0 || static_cast<size_t>(place.frame) >= program_.frames.size()) {
       fail_defect("compile", "a value must lie in a frame, but '{}' lies in none", name);

@@ -52,7 +52,8 @@ struct Cluster {
   int64_t ranks() const;
   // Returns the device of a rank. Throws Error for a rank that the cluster lacks.
   const DeviceSpec& device(int64_t rank) const;
-  // Returns the index of the innermost level that connects both ranks. Throws Error where none does.
+  // Returns the index of the innermost level that connects both ranks. Throws Error where
+  // none does.
   int level(int64_t a, int64_t b) const;
   // Returns the least memory of any device.
   double least_memory() const;

@@ -21,8 +21,8 @@ struct OpWork {
 
 // Returns the work of one run of the node. Views have none. Ops that access a part of an operand
 // (embedding, gather, backward of slices) move that part; attention moves its operands and results
-// once, never the scores; an in-place op (its name ends in `_`) reads and writes its first operands.
-// Collectives have bytes (operand and result) and no flops.
+// once, never the scores; an in-place op (its name ends in `_`) reads and writes its first
+// operands. Collectives have bytes (operand and result) and no flops.
 OpWork work_of(const graph::Graph& graph, const graph::Node& node);
 
 }  // namespace perigee::cost

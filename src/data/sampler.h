@@ -13,7 +13,8 @@ namespace perigee::data {
 // returns an index out of range.
 using Sampler = std::function<int64_t(int64_t sample, int64_t count)>;
 
-// Returns the job's sampler. Throws Error for a library that cannot be opened or exports no sampler.
+// Returns the job's sampler. Throws Error for a library that cannot be opened or exports
+// no sampler.
 Sampler make_sampler(const job::Job& job);
 
 // In order, repeatedly: the order of held-out samples.

@@ -23,7 +23,8 @@ class Sizes {
 
   double operand(std::string_view name) const { return numel(node_.get<ValueId>(name, {})); }
 
-  // The size of a dim counted from the back: 1 is the last. 1 where there is no such operand or dim.
+  // The size of a dim counted from the back: 1 is the last. 1 where there is no such operand
+  // or dim.
   double size_from_end(std::string_view name, size_t dim) const {
     const auto v = node_.get<ValueId>(name, {});
     if (!v.defined()) return 1;

@@ -144,9 +144,10 @@ struct Graph {
 std::string_view name_of(Input::Kind kind);
 std::string_view name_of(Output::Kind kind);
 
-// Throws Error naming the node and its scope unless: every value has one producer and a type; nodes are in SSA order; operand
-// and output indices are in range; a forward node precedes its backward nodes; arguments and names are unique; gradients and
-// new buffers have the shapes of their parameters and buffers; constants have the right length; scopes are unique and follow
+// Throws Error naming the node and its scope unless: every value has one producer and a type;
+// nodes are in SSA order; operand and output indices are in range; a forward node precedes its
+// backward nodes; arguments and names are unique; gradients and new buffers have the shapes of
+// their parameters and buffers; constants have the right length; scopes are unique and follow
 // their parents.
 void verify(const Graph& graph);
 
@@ -160,15 +161,17 @@ std::string print(const Graph& graph);
 // Returns one node's line of that text, without its end of line.
 std::string print(const Graph& graph, const Node& node);
 
-// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g; it does not verify.
+// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g; it does
+// not verify.
 Graph parse(std::string_view text);
 
-// Returns 32 hexadecimal digits (XXH3-128 over the canonical form). The numbering of values and values without a producer do
-// not count; everything else does, also the order of inputs and nodes, since value_names depend on it.
+// Returns 32 hexadecimal digits (XXH3-128 over the canonical form). The numbering of values and
+// values without a producer do not count; everything else does, also the order of inputs and nodes,
+// since value_names depend on it.
 std::string structural_hash(const Graph& graph);
 
-// Returns up to ten lines that list differences of two graphs (scopes, inputs, the first differing node,
-// outputs), or "" where their hashes are equal.
+// Returns up to ten lines that list differences of two graphs (scopes, inputs, the first differing
+// node, outputs), or "" where their hashes are equal.
 std::string difference(const Graph& a, const Graph& b);
 
 // Returns a name for every value that is stable under renumbering: an input's own name, else

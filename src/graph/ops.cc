@@ -7,7 +7,8 @@ namespace perigee::graph {
 namespace {
 
 // Sorted, for binary search. LibTorch 2.11's `pointwise` tag, without those that draw random
-// numbers, have several results or reduce (equal), and with the element-wise ops that it forgot to tag.
+// numbers, have several results or reduce (equal), and with the element-wise ops that it forgot
+// to tag.
 constexpr std::string_view pointwise[] = {
     "aten::__lshift__.Scalar",
     "aten::__lshift__.Tensor",

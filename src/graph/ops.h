@@ -39,7 +39,8 @@
 //   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
 //                                              `self` over all microbatches of the step, known before the first backward
 //
-// -- A mixture of experts (capture/composites/experts.h): groups g of tokens t with k choices each, e experts with c places for a group
+// -- A mixture of experts (capture/composites/experts.h): groups g of tokens t with k choices each,
+// e experts with c places for a group
 //   perigee::expert_slots(expert [g,t,k], experts, places, dropless) -> (slot [g,t,k], counts [g,e])   int64; slot is
 //       expert * places + place, in the order of tokens, or -1: no place left, an error where dropless. counts: places
 //       taken. shard/ adds `before` [n,g,e], the counts of each rank of a group, and `index`, this rank's place among them
@@ -60,8 +61,8 @@
 //   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type    rows at these indices, 0 elsewhere
 //
 // -- Eight-bit floats; format is e4m3 (largest 448) or e5m2 (57344). compile/graph/fp8.cc adds them
-// A number may be of the whole tensor ([]) or of each rank's part of it: then it is a tensor with a dim for each axis of
-// the mesh ([ranks]), and a rank has one element
+// A number may be of the whole tensor ([]) or of each rank's part of it: then it is a tensor with a
+// dim for each axis of the mesh ([ranks]), and a rank has one element
 //   perigee::fp8(self, scale [] or [ranks], format)    self * scale in float32, saturated, rounded to the format to nearest even,
 //                                              divided by scale, in self's type
 //   perigee::fp8_cast(self, scale [], format)  the same without the division: eight bits wide (float8_e4m3, float8_e5m2)
@@ -85,11 +86,13 @@
 //   comm::exchange(self [r,*], counts [n,n], axis, back)     type; rank i sends counts[i][j] rows to rank j; back: j to i
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
-// In programs operands and results of these are flat, the ranks' parts one after the other; perigee::copy_ packs and
-// unpacks them. compile/ adds `counts`, the parts' elements (all_to_all, shift: `sent` and `received`), and a second result
-// where a collective needs a workspace (compile/draft/collective.h).
+// In programs operands and results of these are flat, the ranks' parts one after the other;
+// perigee::copy_ packs and unpacks them. compile/ adds `counts`, the parts' elements
+// (all_to_all, shift: `sent` and `received`), and a second result where a collective needs a
+// workspace (compile/draft/collective.h).
 //
-// -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;
+// -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place
+// and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.
 //   perigee::copy_(self, source, scale = 1.0)              self = source * scale
 //   perigee::accumulate_(self, other, scale = 1.0)         self += other * scale
@@ -133,13 +136,15 @@
 //   perigee::muon_(weights, update, lr, scale, begins, weight_decay)
 //       weights = weights * (1 - lr weight_decay) - lr sqrt(max(1, r / c)) update
 //
-// -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its row-major index in the
+// -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its
+// row-major index in the
 //    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one
 //    microbatch) and `begin` (the block's first index in it, per dim); left out: the local tensor is all of it. compile/
 //    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: all
 //    microbatches draw the same numbers.
 //
-// src/capture/composites/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
+// src/capture/composites/ops.cc has the schemas (order, types, defaults) of those that run as
+// dispatcher ops.
 // clang-format on
 #pragma once
 
@@ -148,16 +153,16 @@
 
 namespace perigee::graph {
 
-// The inner dim and the result's columns of aten::_scaled_mm (a product of eight-bit matrices) must be multiples of this:
-// devices read rows of 16 bytes.
+// The inner dim and the result's columns of aten::_scaled_mm (a product of eight-bit matrices) must
+// be multiples of this: devices read rows of 16 bytes.
 inline constexpr int64_t kEightBitMultiple = 16;
 
 // Returns true for ops whose result shares its operand's memory (transpose, slice, expand, ...);
 // `perigee::reshape` is decided by compile/, which knows strides.
 bool is_view(std::string_view op);
 
-// Returns true for matrix products, convolutions and attention, forward and backward: the ops with more than a constant number
-// of operations per element.
+// Returns true for matrix products, convolutions and attention, forward and backward: the ops with
+// more than a constant number of operations per element.
 bool is_product(std::string_view op);
 
 // Returns true for comm:: ops.

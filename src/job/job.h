@@ -22,7 +22,8 @@ namespace perigee::job {
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
-// One tensor of a batch, as the script of a model describes it; dim 0, the samples, is not in `shape`.
+// One tensor of a batch, as the script of a model describes it; dim 0, the samples, is not
+// in `shape`.
 struct BatchField {
   std::string name;
   std::string dtype;
@@ -131,7 +132,8 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
-// The weight decay is annealed from `start` to optimizer.weight_decay; a group's own weight decay in the same proportion.
+// The weight decay is annealed from `start` to optimizer.weight_decay; a group's own weight decay
+// in the same proportion.
 struct WeightDecaySchedule {
   std::optional<double> start;   // absent: the weight decay is constant
   int64_t steps = 0;             // length of the schedule; 0: train.steps
@@ -186,8 +188,8 @@ struct ProfileConfig {
   bool operator==(const ProfileConfig&) const = default;
 };
 
-// A table with the options of another system ([megatron], [epl.pipeline]), which replaces a strategy.
-// runtime/perigee/NAME.lua defines its keys.
+// A table with the options of another system ([megatron], [epl.pipeline]), which replaces a
+// strategy. runtime/perigee/NAME.lua defines its keys.
 struct Dialect {
   std::string name;  // megatron, epl, ...; "": there is none
   std::string text;  // the table as TOML, with its head
@@ -234,8 +236,8 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
-// Returns the GPUs that cluster.devices lists, in its order; an empty list: all. Throws Error unless it is a list of
-// distinct numbers.
+// Returns the GPUs that cluster.devices lists, in its order; an empty list: all. Throws Error
+// unless it is a list of distinct numbers.
 std::vector<int64_t> devices_of(const ClusterConfig& cluster);
 
 // Returns the dialect's table as JSON text.

@@ -56,10 +56,12 @@ const std::vector<std::string>& kinds();
 // Returns the key, or nullptr. `kind`: the model's, for the keys of some kinds.
 const JobKey* find_key(std::string_view table, std::string_view name, std::string_view kind);
 
-// Returns a pointer to the key's value; adds its default to ModelConfig::values where it is missing.
+// Returns a pointer to the key's value; adds its default to ModelConfig::values where it
+// is missing.
 Ref ref(const JobKey& key, Job& job, ParameterGroup& group);
 
-// Returns whether the key has its initial value, which for a key with `otherwise` means "not given".
+// Returns whether the key has its initial value, which for a key with `otherwise` means
+// "not given".
 bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group);
 
 // Returns whether the text is no path although its key is a path: the tokenizer "bytes", a strategy

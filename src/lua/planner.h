@@ -48,12 +48,13 @@ class Planner {
   virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                                const Defined& defined) = 0;
 
-  // Returns the times of a strategy's plan by scope, pass and op (simulate/op_table.h), a list of
-  // {scope, backward, op, runs, seconds, flops, bytes, measured_share}, with `stream` of collectives.
+  // Returns the times of a strategy's plan by scope, pass and op (simulate/op_table.h), a
+  // list of {scope, backward, op, runs, seconds, flops, bytes, measured_share}, with `stream`
+  // of collectives.
   virtual nlohmann::json op_times(const nlohmann::json& strategy, const Defined& defined) = 0;
 
-  // Returns the automatic stages of a pipeline and their table (search/stages/plan_stages.h, with its
-  // options). Throws Error, with Status::infeasible where none fit.
+  // Returns the automatic stages of a pipeline and their table (search/stages/plan_stages.h, with
+  // its options). Throws Error, with Status::infeasible where none fit.
   virtual nlohmann::json stage_table(const nlohmann::json& options, const Defined& defined) = 0;
 
   // Returns a strategy's plan, as plan::print has it.

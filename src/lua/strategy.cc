@@ -193,7 +193,7 @@ std::vector<std::string> StrategyScript::places_of(int index) {
 }
 
 methods::StrategySpec StrategyScript::read(nlohmann::json value,
-                                       const std::vector<std::string>& places) {
+                                           const std::vector<std::string>& places) {
   methods::StrategySpec strategy;
   if (value.is_object() && value.contains("format")) {
     if (!rest_.is_null()) strategy = methods::from_json(rest_, path_, state_.methods);
@@ -216,7 +216,7 @@ methods::StrategySpec StrategyScript::read(nlohmann::json value,
 }
 
 methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
-                                          Planner* planner) {
+                                              Planner* planner) {
   lua_State* L = state_.raw();
   state_.job = std::make_shared<const nlohmann::json>(job);
   if (!function_) return read(to_json(L, 1, "the strategy"), places_of(1));

@@ -26,8 +26,8 @@ class StrategyScript {
   // Returns the job that the script names, relative to the script's folder; nothing for functions.
   const std::optional<std::string>& job() const { return job_; }
   bool is_function() const { return function_; }
-  // Returns the keys of the job that the script sets (methods::StrategySpec::set), with their places in
-  // the user's files; none for functions.
+  // Returns the keys of the job that the script sets (methods::StrategySpec::set), with their
+  // places in the user's files; none for functions.
   const std::vector<job::Assignment>& set() const { return set_; }
 
   // Returns whether the strategy has a function for this event of training: "step", which gets a
@@ -42,7 +42,7 @@ class StrategyScript {
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
   // script, which must outlive it. A strategy function may ask the planner.
   methods::StrategySpec resolve(const nlohmann::json& job, const graph::Graph& graph,
-                            Planner* planner = nullptr);
+                                Planner* planner = nullptr);
 
  private:
   void check_result();
@@ -72,7 +72,8 @@ class StrategyScript {
 // published/, which holds what others published of one model each.
 std::map<std::string, std::string> scripts_in(const std::string& folder);
 
-// Runs the shipped strategies that define methods that `strategy` names and that are not defined yet.
+// Runs the shipped strategies that define methods that `strategy` names and that are not
+// defined yet.
 void define_shipped(State& state, const nlohmann::json& strategy);
 
 }  // namespace perigee::lua

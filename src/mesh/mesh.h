@@ -37,14 +37,15 @@ struct Mesh {
 };
 
 // Throws Error when an axis has no proper name (letters, digits, _), a name twice or a size below
-// 1, when there are more than 2^20 ranks, when `order` does not list as many distinct ranks >= 0, or when
-// there is not one submesh for each position of the last axis, when submeshes do not match `axes`,
-// or when all are identical.
+// 1, when there are more than 2^20 ranks, when `order` does not list as many distinct ranks >= 0,
+// or when there is not one submesh for each position of the last axis, when submeshes do not match
+// `axes`, or when all are identical.
 void verify(const Mesh& mesh);
 
-// Returns the mesh of these submeshes, each a list of axes, one after the other on the axis `outer`.
-// Axes are in the order in which submeshes first name them; an axis that a submesh leaves
-// out has one rank there. A rectangle where all submeshes are identical. Throws Error; the result is verified.
+// Returns the mesh of these submeshes, each a list of axes, one after the other on the axis
+// `outer`. Axes are in the order in which submeshes first name them; an axis that a submesh leaves
+// out has one rank there. A rectangle where all submeshes are identical. Throws Error; the result
+// is verified.
 Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer);
 
 // Returns all ranks in mesh order.

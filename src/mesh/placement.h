@@ -17,9 +17,10 @@ struct Placement {
   Kind kind = Kind::replicate;
   int dim = -1;                 // shard: which dim of the tensor
   Reduce reduce = Reduce::sum;  // partial: how the ranks' tensors combine
-  // shard: the dim is viewed as [size / run, run] and every run is cut evenly; 0: the dim itself is
-  // cut. A dim that merges others, of which an inner one is sharded, has runs (the rows of [batch *
-  // sequence, width] with the sequence sharded). Inner values of a graph only, no inputs or outputs.
+  // shard: the dim is viewed as [size / run, run] and every run is cut evenly; 0: the dim itself
+  // is cut. A dim that merges others, of which an inner one is sharded, has runs (the rows of
+  // [batch * sequence, width] with the sequence sharded). Inner values of a graph only, no inputs
+  // or outputs.
   int64_t run = 0;
   // shard, over n ranks: the 2n equal chunks of the dim, or of every run, are first reordered
   // (0, 2n-1, 1, 2n-2, ...), so that rank r holds chunks r and 2n-1-r and all ranks have equal work

@@ -12,8 +12,8 @@ namespace perigee::mesh {
 std::string sizes_of_stage(const Mesh& mesh, int64_t stage);
 
 // Returns the groups of every axis, then those of each set of axes in `extra` ("data,context"), one
-// line each; for a ragged mesh the groups within submeshes, and the ranks of each submesh. Throws Error
-// for an axis that the mesh lacks.
+// line each; for a ragged mesh the groups within submeshes, and the ranks of each submesh. Throws
+// Error for an axis that the mesh lacks.
 std::string to_text(const Mesh& mesh, std::span<const std::string> extra);
 
 // Returns the mesh and its groups as JSON (perigee.mesh/1), on one line for each key.

@@ -54,8 +54,8 @@ struct ConfigField {
 // among the allowed values (with the nearest of them).
 void check_value(const ConfigField& field, const Json& value, std::string_view method);
 
-// Throws Error for a field of `given` (an object) that is not among `fields` (with the nearest name),
-// a value that its field does not allow (check_value), and a required field that is missing.
+// Throws Error for a field of `given` (an object) that is not among `fields` (with the nearest
+// name), a value that its field does not allow (check_value), and a required field that is missing.
 void check_fields(const std::vector<ConfigField>& fields, const Json& given,
                   std::string_view method);
 

@@ -210,7 +210,8 @@ class FieldTable {
 
   const std::vector<ConfigField>& fields() const { return fields_; }
 
-  // Returns `parsed` with the config's fields in place of its own. Throws Error as check_value does.
+  // Returns `parsed` with the config's fields in place of its own. Throws Error as
+  // check_value does.
   C parse(const Config& config, std::string_view method, C parsed = {}) const {
     for (size_t f = 0; f < fields_.size(); ++f) {
       const auto found = config.fields.find(fields_[f].name);

@@ -68,8 +68,8 @@ int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
 namespace {
 
 // Returns the plan that the first `count` methods make.
-plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodUse>& uses, size_t count,
-                         const PlanRequest& request) {
+plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodUse>& uses,
+                         size_t count, const PlanRequest& request) {
   plan::Plan plan;
   for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
   plan.graph_hash = graph::structural_hash(*request.graph);

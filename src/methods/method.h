@@ -133,8 +133,8 @@ std::string assignment(const std::string& key, const Json& value);
 // `items`: the place of each item of the list, where it is known. Throws Error for an unknown
 // method, naming the nearest, and as check_config does.
 StrategySpec from_json(const Json& value, std::string_view name,
-                   std::span<const std::shared_ptr<const Method>> more = {},
-                   std::span<const std::string> items = {});
+                       std::span<const std::shared_ptr<const Method>> more = {},
+                       std::span<const std::string> items = {});
 
 // Returns the plan: mesh, then every method in order, then the microbatches. The plan's hash is
 // that of the request's graph. Throws Error where batch, mesh and world do not fit together; an
@@ -150,7 +150,8 @@ int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro);
 
 // Returns the samples of one global microbatch, at which the plan's graph must be captured: the
 // step's samples / plan.microbatches, of one copy where ranks train several copies. Where the
-// request's graph was captured at another size, the caller captures at this size and repeats the plan.
+// request's graph was captured at another size, the caller captures at this size and repeats
+// the plan.
 int64_t graph_batch(const plan::Plan& plan, const PlanRequest& request);
 
 }  // namespace perigee::methods

@@ -212,8 +212,8 @@ std::string assignment(const std::string& key, const Json& value) {
 }
 
 StrategySpec from_json(const Json& value, std::string_view name,
-                   std::span<const std::shared_ptr<const Method>> more,
-                   std::span<const std::string> items) {
+                       std::span<const std::shared_ptr<const Method>> more,
+                       std::span<const std::string> items) {
   StrategySpec strategy;
   strategy.name = name;
   const Json* list = &value;

@@ -7,10 +7,10 @@
 
 namespace perigee::methods {
 
-// Returns the methods in the order in which they apply, whatever order a strategy lists them
-// in. Methods that the table does not name (a user's own) keep their order, after the methods that
-// define the mesh and before those that read placements. Throws Error naming both methods and the reason where two
-// exclude each other.
+// Returns the methods in the order in which they apply, whatever order a strategy lists them in.
+// Methods that the table does not name (a user's own) keep their order, after the methods that
+// define the mesh and before those that read placements. Throws Error naming both methods and the
+// reason where two exclude each other.
 std::vector<MethodUse> in_order(std::vector<MethodUse> uses);
 
 // Returns whether the method is applied to the submeshes of a ragged mesh; the others see the

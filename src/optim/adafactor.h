@@ -10,8 +10,8 @@ struct Adafactor {
   static constexpr const char* kName = "adafactor";
   static constexpr UpdateKind kUpdate = UpdateKind::factored;
   static constexpr bool kDecoupledDecay = true;
-  // Parameters of two or more dims have row_var and col_var, replicated: means over the last dim and
-  // over the last but one. Other parameters have `variance`.
+  // Parameters of two or more dims have row_var and col_var, replicated: means over the last dim
+  // and over the last but one. Other parameters have `variance`.
   static constexpr State kStates[] = {{"row_var"}, {"col_var"}, {"variance"}};
   static constexpr Attribute kAttributes[] = {
       {.name = "beta2_decay",

@@ -29,7 +29,8 @@ struct RAdam {
   template <class W>
   static PERIGEE_BOTH Constants<W> constants(const Numbers& n, const StepNumbers& now) {
     const bool decoupled = n.decoupled != 0;
-    // Length of the simple moving average that approximates the exponential one: its limit, and its present value.
+    // Length of the simple moving average that approximates the exponential one: its limit, and its
+    // present value.
     const double rest = 1 - pow(n.beta2, now.step);
     const double limit = 2 / (1 - n.beta2) - 1;
     const double length = limit - 2 * now.step * (1 - rest) / rest;

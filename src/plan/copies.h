@@ -6,7 +6,8 @@
 
 namespace perigee::plan {
 
-// Throw Error where copies (Plan::copy_axes, Plan::averages) or Plan::communication break the rules of plan::verify.
+// Throw Error where copies (Plan::copy_axes, Plan::averages) or Plan::communication break the rules
+// of plan::verify.
 void verify_copies(const Plan& plan, const graph::Graph& graph);
 void verify_communication(const Plan& plan);
 

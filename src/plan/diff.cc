@@ -99,7 +99,8 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
-// Returns the path's rank in the order of differences: predicted costs, then the plan itself, then decisions.
+// Returns the path's rank in the order of differences: predicted costs, then the plan itself,
+// then decisions.
 int weight_of(const std::string& path) {
   const char* const order[] = {"prediction.step_seconds",
                                "prediction.peak_bytes",

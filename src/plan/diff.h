@@ -18,12 +18,13 @@ struct Difference {
   bool operator==(const Difference&) const = default;
 };
 
-// Returns the differences in order of importance: predicted step time and memory, mesh, pipeline and microbatches,
-// placements, ..., decisions; within each, sorted by path. Axes and units are matched by name, lists of scopes by member;
-// of the ranks' peak memory the largest is compared.
+// Returns the differences in order of importance: predicted step time and memory, mesh, pipeline
+// and microbatches, placements, ..., decisions; within each, sorted by path. Axes and units are
+// matched by name, lists of scopes by member; of the ranks' peak memory the largest is compared.
 std::vector<Difference> difference(const Plan& a, const Plan& b);
 
-// Returns the differences as human-readable lines that name the plans `a` and `b`; one line if the plans are equal.
+// Returns the differences as human-readable lines that name the plans `a` and `b`; one line if the
+// plans are equal.
 std::string to_text(const std::vector<Difference>& list, const std::string& a,
                     const std::string& b);
 

@@ -1,5 +1,5 @@
-// Linear layers whose operands are rounded to FP8 (Micikevicius et al. 2022). Methods write these settings,
-// compile/graph/fp8.cc applies them. Names and defaults are Megatron's.
+// Linear layers whose operands are rounded to FP8 (Micikevicius et al. 2022). Methods write these
+// settings, compile/graph/fp8.cc applies them. Names and defaults are Megatron's.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ struct Fp8 {
   // Delayed: the most recent entry of the history, or its maximum.
   Amax amax_compute_algo = Amax::most_recent;
   int64_t block = 128;  // blockwise
-  // Whether the ranks of a sharded tensor share one scale; else each rank's scale is that of its shard.
+  // Whether the ranks of a sharded tensor share one scale; else each rank's scale is that of
+  // its shard.
   bool reduce_amax = true;
   bool wgrad = true;                // whether operands of weight-gradient products are rounded, too
   std::vector<std::string> scopes;  // of the linear layers; empty: all
@@ -52,8 +53,8 @@ std::string_view name_of(Fp8::Recipe recipe);
 std::string_view name_of(Fp8::Amax amax);
 std::string_view name_of(Fp8::Product product);
 
-// Throws Error for a number out of range, blockwise scales per rank, native products with blockwise scales or with scales per
-// rank, or a scope that is listed twice or missing in the graph.
+// Throws Error for a number out of range, blockwise scales per rank, native products with blockwise
+// scales or with scales per rank, or a scope that is listed twice or missing in the graph.
 void verify(const Fp8& fp8, const graph::Graph& graph);
 
 }  // namespace perigee::plan

@@ -123,7 +123,8 @@ std::string print(const Plan& plan) {
     }
     document["rewrites"].push_back(std::move(item));
   }
-  // Fields with their default value are left out, so that plans without them keep their text and hash.
+  // Fields with their default value are left out, so that plans without them keep their text
+  // and hash.
   for (const auto& sizes : plan.mesh.stages) {
     json submesh = json::object();
     for (size_t a = 0; a < sizes.size(); ++a) {

@@ -62,7 +62,8 @@ class Parts {
   }
 
  private:
-  // Whether the op is an all-gather or a view whose result has at least as many bytes as its operands.
+  // Whether the op is an all-gather or a view whose result has at least as many bytes as
+  // its operands.
   bool gathers_shards(const Node& node) const {
     const bool moves = node.op == "comm::all_gather" || graph::is_view(node.op) ||
                        node.op == "perigee::reshape";
@@ -72,8 +73,8 @@ class Parts {
     return graph_.type(node.outputs[0]).bytes() >= bytes;
   }
 
-  // Moves ops that only gather gradients for an earlier part into that part, so that the shards are sent instead of
-  // whole gradients.
+  // Moves ops that only gather gradients for an earlier part into that part, so that the shards are
+  // sent instead of whole gradients.
   void gather_where_used() {
     std::vector<int> last(graph_.values.size(), kEveryPart);  // last part that uses each value
     std::vector<bool> is_output(graph_.values.size());        // the value is an output of the step
@@ -97,7 +98,8 @@ class Parts {
     }
   }
 
-  // Returns whether every part can compute the op for itself; records the dependencies of its results.
+  // Returns whether every part can compute the op for itself; records the dependencies of
+  // its results.
   bool of_every_part(const Node& node) {
     unsigned depends = 0;
     if (graph::is_random(node.op)) depends = kRandom;
@@ -120,8 +122,8 @@ class Parts {
     return static_cast<int>(next_);
   }
 
-  // Returns the part of a backward op: that of its forward op; for sums of gradients, and backward ops of an op of
-  // every part, the part in which the last of its operands is computed.
+  // Returns the part of a backward op: that of its forward op; for sums of gradients, and backward
+  // ops of an op of every part, the part in which the last of its operands is computed.
   int backward(const Node& node) {
     if (node.forward_node >= 0 && parts_[node.forward_node] != kEveryPart) {
       return parts_[node.forward_node];

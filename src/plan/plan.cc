@@ -329,7 +329,8 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   if (plan.microbatches < 1)
     fail("plan", "microbatches are at least 1, but got {}", plan.microbatches);
   for (const auto& axis : plan.batch_axes) {
-    // An axis that the mesh lacks has one rank; only the default may do so without being a typing error.
+    // An axis that the mesh lacks has one rank; only the default may do so without being a
+    // typing error.
     if (plan.mesh.find(axis) < 0 && !Plan{}.batch_axes.contains(axis)) {
       std::vector<std::string> names;
       for (const auto& a : plan.mesh.axes) names.push_back(a.name);

@@ -1,5 +1,6 @@
-// Mixed precision: the ops that compute in a low precision, the type in which ops read parameters, and the scale of the
-// loss. Methods write these settings, compile/ applies them (compile/graph/autocast.cc, compile/gradients/loss_scale.h).
+// Mixed precision: the ops that compute in a low precision, the type in which ops read parameters,
+// and the scale of the loss. Methods write these settings, compile/ applies them
+// (compile/graph/autocast.cc, compile/gradients/loss_scale.h).
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct LossScale {
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   double min_scale = 0;  // dynamic: lower limit of the scale
-  // dynamic: the scale is reduced at each non-finite step once so many of them, consecutive or not, have occurred since it
-  // last grew (or the run began).
+  // dynamic: the scale is reduced at each non-finite step once so many of them, consecutive or not,
+  // have occurred since it last grew (or the run began).
   int64_t hysteresis = 1;
   bool operator==(const LossScale&) const = default;
 };
@@ -49,12 +50,14 @@ struct Precision {
   // float16 or bfloat16: the low precision. Nothing: every op computes as captured.
   std::optional<graph::DType> dtype;
   Parameters parameters = Parameters::as_captured;
-  // Type of gradient buffers where parameters are not as_captured: `dtype` or float32. Nothing: `dtype` with one
-  // microbatch, float32 with several, whose gradients are accumulated. Buffers of units are float32.
+  // Type of gradient buffers where parameters are not as_captured: `dtype` or float32. Nothing:
+  // `dtype` with one microbatch, float32 with several, whose gradients are accumulated. Buffers of
+  // units are float32.
   std::optional<graph::DType> gradients;
 
-  // Ops ("aten::mm") that deviate from the built-in lists (below): they compute in the low precision (allow), in float32
-  // (deny), or in the widest type of their operands (promote). An op is in at most one list.
+  // Ops ("aten::mm") that deviate from the built-in lists (below): they compute in the low
+  // precision (allow), in float32 (deny), or in the widest type of their operands (promote). An op
+  // is in at most one list.
   std::vector<std::string> allow, deny, promote;
   // Ops outside these scopes compute as captured. Empty: all ops are inside.
   std::vector<std::string> scopes;
@@ -77,16 +80,17 @@ enum class Rounding : uint8_t {
 
 // Returns the rounding of an op that no list of the plan names: LibTorch's autocast lists for CUDA
 // (ATen/autocast_mode.h) on every device, in terms of the ops that a graph has (attention for
-// scaled_dot_product_attention, _softmax for softmax, ...). With parameters that are not as_captured, all ops follow
-// their operands except norms and losses, which compute in float32.
+// scaled_dot_product_attention, _softmax for softmax, ...). With parameters that are not
+// as_captured, all ops follow their operands except norms and losses, which compute in float32.
 Rounding built_in_rounding(std::string_view op, Precision::Parameters parameters);
 
-// Returns whether the op is a norm that computes in float32 and whose result is cast to the low precision where parameters
-// are not as_captured.
+// Returns whether the op is a norm that computes in float32 and whose result is cast to the low
+// precision where parameters are not as_captured.
 bool is_norm(std::string_view op);
 
-// Throws Error when the dtype is not a low precision or is missing where another setting requires it, a factor or
-// interval is out of range, or a list names an op or scope twice or one that the graph lacks.
+// Throws Error when the dtype is not a low precision or is missing where another setting requires
+// it, a factor or interval is out of range, or a list names an op or scope twice or one that the
+// graph lacks.
 void verify(const Precision& precision, const graph::Graph& graph);
 
 // Returns "none", "fixed", "dynamic" or "given"; "as_captured", "masters" or "low".

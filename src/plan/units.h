@@ -11,9 +11,9 @@
 
 namespace perigee::plan {
 
-// A unit's parameters of one dtype that are sharded on the same axes (by their placements), as one rank stores them. Depends
-// on the plan, the parameters' types and the rank only, so that training and evaluation agree. Offsets are in elements from
-// the start of the flat tensor.
+// A unit's parameters of one dtype that are sharded on the same axes (by their placements), as one
+// rank stores them. Depends on the plan, the parameters' types and the rank only, so that training
+// and evaluation agree. Offsets are in elements from the start of the flat tensor.
 struct FlatUnit {
   struct Member {
     std::string name;
@@ -31,9 +31,9 @@ struct FlatUnit {
   int64_t parts = 1;     // ranks on the unit's axes
   int64_t part = 0;      // elements of one part; parts * part >= elements
   int64_t begin = 0;     // this rank's part is [begin, begin + part)
-  // Whether a rank stores only its part of the parameters: units of level 3, and other levels where ops read float32 masters
-  // in a low precision. Of the latter (gathered_once), the first microbatch of a step gathers the low-precision values,
-  // which the rank keeps for the step.
+  // Whether a rank stores only its part of the parameters: units of level 3, and other levels where
+  // ops read float32 masters in a low precision. Of the latter (gathered_once), the first
+  // microbatch of a step gathers the low-precision values, which the rank keeps for the step.
   bool in_parts = false;
   bool gathered_once = false;
   // Returns the number of elements of this rank's part, without padding.
@@ -46,8 +46,8 @@ bool stores_parts(const Plan& plan, const Unit& unit);
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
 std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);
 
-// Returns the pieces of the member in this rank's part: boxes (one range per dim) of the whole parameter, each
-// contiguous in the flat tensor, with its offset in the flat tensor.
+// Returns the pieces of the member in this rank's part: boxes (one range per dim) of the whole
+// parameter, each contiguous in the flat tensor, with its offset in the flat tensor.
 struct FlatPiece {
   int64_t offset = 0;
   std::vector<mesh::Range> ranges;

@@ -96,8 +96,8 @@ struct Database::Impl {
                           why));
   }
 
-  // Calls `use`, which returns SQLite's status, until it succeeds: with the file, the repaired file,
-  // or a database in memory.
+  // Calls `use`, which returns SQLite's status, until it succeeds: with the file, the repaired
+  // file, or a database in memory.
   void run(const std::function<int()>& use) {
     int status = use();
     for (int attempt = 0; attempt < 3 && !is_good(status); ++attempt) {

@@ -20,10 +20,10 @@ struct DatabaseOptions {
 class Database {
  public:
   // Opens the file; creates it and its folder where they are missing. One of another version stays
-  // as it is, and this version's entries are in a file beside it (NAME.v1.sqlite). A damaged file is
-  // emptied after it was copied to PATH.damaged. Where the file cannot be opened, written or locked,
-  // now or later, its entries that can be read and all new ones are in memory. Each of these is
-  // said in one line. `path`: "" where there is no folder for it.
+  // as it is, and this version's entries are in a file beside it (NAME.v1.sqlite). A damaged file
+  // is emptied after it was copied to PATH.damaged. Where the file cannot be opened, written or
+  // locked, now or later, its entries that can be read and all new ones are in memory. Each of
+  // these is said in one line. `path`: "" where there is no folder for it.
   explicit Database(const std::string& path, const DatabaseOptions& options = {});
   ~Database();
   Database(Database&&) noexcept;

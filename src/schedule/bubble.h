@@ -1,8 +1,8 @@
 // The bubble of a pipeline schedule in closed form: seconds of a step beyond the slowest stage's
 // passes times microbatches, of at least two stages. Exact for fixed orders of identical parts; a
 // lower bound for orders with split backward passes. Each grows with `all_stages`; together with
-// slowest * microbatches it grows with `slowest`, so values that are not known yet can be replaced by
-// lower bounds.
+// slowest * microbatches it grows with `slowest`, so values that are not known yet can be replaced
+// by lower bounds.
 #pragma once
 
 #include "schedule/description.h"

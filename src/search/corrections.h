@@ -12,9 +12,9 @@ namespace perigee::search {
 
 class Corrections {
  public:
-  // Returns the factor of a plan's seconds: the last one noted for plans of its row of submeshes and
-  // schedule; where none was judged, of its schedule, then of schedules that split backward passes
-  // (or do not), then of the same axes within layers. 1 where none is known.
+  // Returns the factor of a plan's seconds: the last one noted for plans of its row of submeshes
+  // and schedule; where none was judged, of its schedule, then of schedules that split backward
+  // passes (or do not), then of the same axes within layers. 1 where none is known.
   double of(const Choice& choice) const;
   void note(const Choice& choice, double ratio);
 

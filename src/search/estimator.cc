@@ -33,9 +33,10 @@ const CostModel& Estimator::model_of(double times) {
   if (model) return *model;
   auto limits = limits_.by_kind();
   for (auto& bytes : limits) bytes = (bytes + extra_bytes_) / times;
-  model = std::make_unique<CostModel>(folded_, tables_, costs_,
-                                  Limits{std::move(limits), request_.pins.solver.value_or("auto"),
-                                         places_of(folded_, request_.pins.starts), seconds_left_});
+  model = std::make_unique<CostModel>(
+      folded_, tables_, costs_,
+      Limits{std::move(limits), request_.pins.solver.value_or("auto"),
+             places_of(folded_, request_.pins.starts), seconds_left_});
   return *model;
 }
 
@@ -127,8 +128,8 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
 }
 
 // The model takes all blocks to cost the same. Where they do not, returns the candidate with stages
-// of about equal arithmetic, which its programs then compare with the other; nothing where the cut is
-// the same, pinned, or not of one part a stage.
+// of about equal arithmetic, which its programs then compare with the other; nothing where the cut
+// is the same, pinned, or not of one part a stage.
 std::optional<Candidate> Estimator::balanced(const Candidate& candidate) const {
   const auto& choice = candidate.choice;
   if (folded_.weights.empty() || choice.pipe < 2 || choice.chunks > 1 ||
@@ -150,8 +151,8 @@ std::optional<Candidate> Estimator::balanced(const Candidate& candidate) const {
   return other;
 }
 
-// Returns the least expected share of the modelled memory that programs of the choice take, with the
-// optimizer's state on the device or on the host.
+// Returns the least expected share of the modelled memory that programs of the choice take, with
+// the optimizer's state on the device or on the host.
 double Estimator::least_share(Choice choice) const {
   const double share = learnt_.corrections.of_bytes(choice);
   choice.offload = true;

@@ -1,5 +1,5 @@
-// Turns combinations into candidates: cuts them into stages within the memory limit, by the model and
-// its correction factors.
+// Turns combinations into candidates: cuts them into stages within the memory limit, by the model
+// and its correction factors.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,8 @@ class Estimator {
         learnt_(learnt),
         seconds_left_(std::move(seconds_left)) {}
 
-  // From now on adds `extra_bytes` to a rank's limit, and keeps candidates that fit if their programs
-  // take `slack` times the expected memory.
+  // From now on adds `extra_bytes` to a rank's limit, and keeps candidates that fit if their
+  // programs take `slack` times the expected memory.
   void allow(double extra_bytes, double slack);
 
   // Returns the model for programs that take `times` the memory that it counts.

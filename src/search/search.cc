@@ -33,13 +33,13 @@ constexpr size_t kNodesJudged = 8000;
 constexpr size_t kKept = 512, kKeptOfLarge = 24, kKeptHeterogeneous = 96;
 // Seconds added to a candidate that is not expected to fit, which ranks it last.
 constexpr double kUnlikely = 1e9;
-// Most rankings with new correction factors while no program fits. For the last one: the share of the
-// expected memory that programs may take, candidates kept, and the factor of judged plans.
+// Most rankings with new correction factors while no program fits. For the last one: the share of
+// the expected memory that programs may take, candidates kept, and the factor of judged plans.
 constexpr int kRounds = 8;
 constexpr double kLess = 0.8;
 constexpr size_t kKeptLast = 4096, kMoreTries = 8;
-// Where programs take more than this share of the modelled memory, plans that would have to take less
-// than kLess of it are not judged.
+// Where programs take more than this share of the modelled memory, plans that would have to take
+// less than kLess of it are not judged.
 constexpr double kInVain = 0.95;
 // Plans that are compiled of those that fit by the model with more memory.
 constexpr int kTries = 2;
@@ -97,8 +97,8 @@ class Search {
     Found found;
     std::vector<Candidate> ranked;
     size_t good = 0;
-    // While programs take more memory than modelled, other candidates fit than the first ranked ones;
-    // in the last round even candidates that do not fit by the model are judged.
+    // While programs take more memory than modelled, other candidates fit than the first ranked
+    // ones; in the last round even candidates that do not fit by the model are judged.
     bool stuck = false, last = false;
     for (int round = 1; good == 0 && !last && !stopped_; ++round) {
       last = stuck || round == kRounds;
@@ -310,8 +310,8 @@ class Search {
            candidate.estimate.limit;
   }
 
-  // Cuts combinations into stages, from the lowest bound on, until no bound is below the times
-  // of the `most` best, which are added to `best`. `choice_of` makes a choice and its layers of one.
+  // Cuts combinations into stages, from the lowest bound on, until no bound is below the times of
+  // the `most` best, which are added to `best`. `choice_of` makes a choice and its layers of one.
   template <class One, class ChoiceOf>
   void cut_into_stages(const std::vector<One>& list, std::vector<double>& needs, size_t most,
                        std::vector<Candidate>& best, ChoiceOf choice_of) {
@@ -406,8 +406,8 @@ class Search {
     }
   }
 
-  // Returns the bytes a rank above the limit with which the candidate's programs fit; nothing where it
-  // cannot be compiled.
+  // Returns the bytes a rank above the limit with which the candidate's programs fit; nothing where
+  // it cannot be compiled.
   std::optional<double> extra_bytes_of(Candidate& candidate) {
     const auto [known, added] = extra_bytes_.try_emplace(candidate.strategy.dump());
     auto& [extra, bytes] = known->second;

@@ -3,11 +3,11 @@
 //
 // Every combination has a lower bound from its layers' tables. Combinations are priced in the order
 // of their bounds, each with its best cut of the blocks into stages, until no bound is below the
-// best: the optimum of the model, as far as cuts are optimal (CostModel::estimate); Found::lower_bound
-// holds for all cuts. The best few are then compiled, and the simulator and the programs' memory
-// decide between them. Where the simulator contradicts the model for one kind of plan, a correction
-// factor applies to others of that kind. While no program fits, combinations are ranked anew with
-// these factors.
+// best: the optimum of the model, as far as cuts are optimal (CostModel::estimate);
+// Found::lower_bound holds for all cuts. The best few are then compiled, and the simulator and the
+// programs' memory decide between them. Where the simulator contradicts the model for one kind of
+// plan, a correction factor applies to others of that kind. While no program fits, combinations are
+// ranked anew with these factors.
 #pragma once
 
 #include <functional>
@@ -72,13 +72,13 @@ struct Found {
   std::string bound_by;  // largest part of the best plan's time: "compute", ...
 };
 
-// Returns the best plan. Throws Error: infeasible where no combination fits, naming the one that needs the
-// least memory and the missing bytes; invalid where pins allow none.
+// Returns the best plan. Throws Error: infeasible where no combination fits, naming the one that
+// needs the least memory and the missing bytes; invalid where pins allow none.
 Found find(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
            compile::TraceSource& traces);
 
-// Returns the candidates of the model, best first, at most `most` of them, without judging any, with
-// all that explains a choice among them: Found without a plan and a best candidate.
+// Returns the candidates of the model, best first, at most `most` of them, without judging any,
+// with all that explains a choice among them: Found without a plan and a best candidate.
 Found rank(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
            compile::TraceSource& traces, size_t most);
 

@@ -22,8 +22,8 @@ double round_up(double bytes);
 
 // Returns the least memory with which a plan is found, to 2% of the rank's limit. Searches for
 // `seconds`, from a guess of the missing bytes on; returns nothing where no plan was found.
-// `attempt` searches a plan with `extra_bytes` and returns the one found, which may need more than that.
-// `limit`: bytes of a rank.
+// `attempt` searches a plan with `extra_bytes` and returns the one found, which may need more than
+// that. `limit`: bytes of a rank.
 struct Missing {
   double limit = 0, guess = 0;
 };

@@ -220,8 +220,8 @@ class Classifier {
     }
     out.degree = is_linear(n, operands) ? (sums ? Degree::sum : Degree::mean) : Degree::mixed;
     if (sums || out.degree == Degree::mean) return;
-    // Any function of means is unchanged when the samples are doubled. Unless it is affine, its value
-    // for the batch is not the mean of its values for the microbatches.
+    // Any function of means is unchanged when the samples are doubled. Unless it is affine, its
+    // value for the batch is not the mean of its values for the microbatches.
     out.degree = Degree::mean;
     if (!is_affine(node) && out.coupling.empty()) out.coupling = describe(node);
   }

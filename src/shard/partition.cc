@@ -179,7 +179,8 @@ class Partition {
       if (maker < 0 && needed_[v.index]) maker = local_.graph.values[results[r].index].producer;
       versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
-        // Pinned to other placements: only that version is used from here on, unless it can be re-gathered.
+        // Pinned to other placements: only that version is used from here on, unless it can
+        // be re-gathered.
         const auto moved = redistributed(v, sharding_.values[v.index], node);
         auto& versions = versions_[v.index];
         if (versions.back().gathered && node.phase == graph::Phase::forward) {

@@ -24,13 +24,13 @@ struct RankClasses {
 RankClasses rank_classes(const compile::Programs& programs, const mesh::Mesh& mesh,
                          const cost::Cluster& cluster);
 
-// Returns for each rank, by position, a number for its stage (position on `axis`; "": one stage) and
-// its kind of device.
+// Returns for each rank, by position, a number for its stage (position on `axis`; "": one stage)
+// and its kind of device.
 std::vector<int32_t> stages_of(const compile::Programs& programs, const mesh::Mesh& mesh,
                                const std::string& axis, const cost::Cluster& cluster);
 
-// Returns for each class, by stream, a rank of the slowest group, where that is not the group of the
-// class's first rank: groups that span nodes.
+// Returns for each class, by stream, a rank of the slowest group, where that is not the group of
+// the class's first rank: groups that span nodes.
 std::vector<std::map<compile::Stream, int64_t>> slowest_groups(const compile::Programs& programs,
                                                                const mesh::Mesh& mesh,
                                                                const cost::Cluster& cluster,

@@ -30,8 +30,8 @@ std::string busy_text(const RankTime& rank, const compile::Program& program);
 std::string seconds_text(double seconds);
 // Returns "12.3 T", "512".
 std::string count_text(double count);
-// Returns the measured share of a predicted time in words: "all of it measured", "all of it estimated",
-// "37% of it measured, the rest estimated".
+// Returns the measured share of a predicted time in words: "all of it measured", "all of it
+// estimated", "37% of it measured, the rest estimated".
 std::string measured_text(double share);
 
 }  // namespace perigee::simulate

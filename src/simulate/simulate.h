@@ -51,8 +51,9 @@ struct Simulation {
 struct SimulateOptions {
   bool intervals = false;
   bool runs = false;
-  // On meshes of more ranks, the ranks of one stage count as equivalent: the first one, whose shards
-  // of unevenly cut tensors are the largest, is simulated, with the slowest group of each stream.
+  // On meshes of more ranks, the ranks of one stage count as equivalent: the first one, whose
+  // shards of unevenly cut tensors are the largest, is simulated, with the slowest group of
+  // each stream.
   int64_t most_ranks = 64;
   std::string stage_axis;  // of a pipeline (plan::Pipeline::axis); "": there is one stage
 };

@@ -1,4 +1,5 @@
-// JSON to problem. One `Reader` per object: it names the path of every error and refuses unknown keys.
+// JSON to problem. One `Reader` per object: it names the path of every error and refuses
+// unknown keys.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Solver problems and results as data: runtime/problems.md ("perigee.problem/1", "perigee.result/1"). Times and memory have
-// the units of the file and are >= 0.
+// Solver problems and results as data: runtime/problems.md ("perigee.problem/1",
+// "perigee.result/1"). Times and memory have the units of the file and are >= 0.
 #pragma once
 
 #include <cstdint>

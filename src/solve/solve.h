@@ -15,13 +15,14 @@
 namespace perigee::solve {
 
 struct Options {
-  // "labels": label dynamic programming under Lagrangian bounds. "ilp": integer programming by CBC.
-  // "auto": labels, and ilp only where labels could not close the gap within its share of the time limit.
+  // "labels": label dynamic programming under Lagrangian bounds. "ilp": integer programming by
+  // CBC. "auto": labels, and ilp only where labels could not close the gap within its share of the
+  // time limit.
   std::string solver = "auto";
   // In seconds; when it has passed, the best solution found is returned with its bound.
   double time_limit = std::numeric_limits<double>::infinity();
-  // Relative gap of assign problems solved by labels: the search stops when no solution can be faster by more than this share
-  // of the best time.
+  // Relative gap of assign problems solved by labels: the search stops when no solution can be
+  // faster by more than this share of the best time.
   double gap = 0;
 };
 
@@ -31,8 +32,9 @@ struct Options {
 // passed before any solution was found.
 Result solve(const Problem& problem, const Options& options = {});
 
-// Like solve(), for one problem among many: gives no reason for an infeasible problem, and returns the verdict `unknown` with
-// the lower bound, instead of throwing, if the time limit passes before any solution is found.
+// Like solve(), for one problem among many: gives no reason for an infeasible problem, and returns
+// the verdict `unknown` with the lower bound, instead of throwing, if the time limit passes before
+// any solution is found.
 Result solve_in_time(const Problem& problem, const Options& options);
 
 }  // namespace perigee::solve

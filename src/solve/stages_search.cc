@@ -27,7 +27,8 @@ struct Candidate {
   int index;
 };
 
-// Returns the greatest common divisor of the candidates' devices, the unit in which devices are counted.
+// Returns the greatest common divisor of the candidates' devices, the unit in which devices
+// are counted.
 int64_t device_unit(const StagesProblem& problem) {
   int64_t unit = 0;
   for (const auto& candidate : problem.candidates) {
@@ -206,8 +207,8 @@ void StagesSearch::take(const std::vector<int>& sequence) {
   best_ = sequence;
 }
 
-// Finds the least sum for the range's longest time and removes the solved top of the range. Returns whether the range
-// is not empty.
+// Finds the least sum for the range's longest time and removes the solved top of the range. Returns
+// whether the range is not empty.
 bool StagesSearch::settle(Node& node) {
   const double longest = time_limit(node);
   least_prefix(longest);

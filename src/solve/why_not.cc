@@ -66,8 +66,8 @@ std::string why_memory(const AssignProblem& problem, std::vector<int> choice, De
       limit, exact ? "" : "at most ", peak.total(), peak.total() - limit, describe(problem, peak));
 }
 
-// Forbidden pairs exclude every choice: names a smallest set of forbidden pairs that a choice needs, within the memory limit if
-// there is one, and the missing memory.
+// Forbidden pairs exclude every choice: names a smallest set of forbidden pairs that a choice
+// needs, within the memory limit if there is one, and the missing memory.
 std::string why_forbidden(const AssignProblem& problem, Deadline deadline) {
   AssignProblem counted = problem;
   for (auto& op : counted.ops) {
@@ -137,7 +137,8 @@ bool possible(StagesProblem problem, int64_t devices, Deadline deadline) {
   return stages_by_search(problem, deadline).choice.has_value();
 }
 
-// No sequence uses exactly the given number of devices: names the nearest numbers for which one exists.
+// No sequence uses exactly the given number of devices: names the nearest numbers for which
+// one exists.
 std::string why_devices(const StagesProblem& problem, const std::set<int64_t>& totals,
                         Deadline deadline) {
   const auto above = totals.upper_bound(problem.devices);

@@ -8,8 +8,8 @@
 
 namespace perigee::solve {
 
-// Returns one sentence. Requires that no solution exists. Past the deadline the sentence states a bound instead of the
-// exact amount.
+// Returns one sentence. Requires that no solution exists. Past the deadline the sentence states a
+// bound instead of the exact amount.
 std::string why_infeasible(const AssignProblem& problem,
                            std::chrono::steady_clock::time_point deadline);
 std::string why_infeasible(const StagesProblem& problem,

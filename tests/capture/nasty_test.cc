@@ -1,5 +1,5 @@
-// Modules that a naive capture captures wrongly: writes through views, shared memory, state that the
-// forward pass updates, gradients inside the forward pass.
+// Modules that a naive capture captures wrongly: writes through views, shared memory, state that
+// the forward pass updates, gradients inside the forward pass.
 #include <torch/nn.h>
 
 #include "base/error.h"

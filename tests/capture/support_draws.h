@@ -10,8 +10,9 @@
 
 namespace perigee::test {
 
-// During its lifetime, eager dropout, bernoulli_, rrelu and rand of this thread use the draws of a
-// graph's forward phase, in order, instead of LibTorch's generator. A draw beyond the graph's throws.
+// During its lifetime, eager dropout, bernoulli_, rrelu and rand of this thread use the draws
+// of a graph's forward phase, in order, instead of LibTorch's generator. A draw beyond the
+// graph's throws.
 class ReplayedDraws {
  public:
   explicit ReplayedDraws(const graph::Graph& graph, const exec::Draw& draw = {});

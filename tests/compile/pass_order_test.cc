@@ -10,7 +10,8 @@ using namespace perigee;
 
 namespace {
 
-// Returns the rows "level | pass | purpose" of the page's tables as compile::list_passes prints them.
+// Returns the rows "level | pass | purpose" of the page's tables as compile::list_passes
+// prints them.
 std::vector<std::string> documented_passes(const std::string& page) {
   std::vector<std::string> passes;
   std::istringstream lines(page);

@@ -103,7 +103,8 @@ TEST_CASE("a span is assigned the copy that has been free for the longest time")
 }
 
 TEST_CASE("parts get more copies if their stages would deadlock") {
-  // `least`: microbatches in flight at once, from the forward pass to the last use of the part's frame.
+  // `least`: microbatches in flight at once, from the forward pass to the last use of the
+  // part's frame.
   const auto schedule = make_schedule({.name = "dualpipe_v", .stages = 4, .microbatches = 8});
   std::vector<int64_t> least(8);
   for (int s = 0; s < 4; ++s) {

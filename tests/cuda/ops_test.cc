@@ -1,5 +1,5 @@
-// Ops on a GPU and on the CPU's device against the reference kernels. Without a GPU the cases run on
-// the CPU alone.
+// Ops on a GPU and on the CPU's device against the reference kernels. Without a GPU the cases run
+// on the CPU alone.
 #include <cmath>
 #include <limits>
 #include <map>

@@ -1,5 +1,5 @@
-// A sampler library as a user writes it: each sample once an epoch, in descending order, starting in
-// epoch k at the k-th last sample. With seeds from 1000 on it violates the contract.
+// A sampler library as a user writes it: each sample once an epoch, in descending order, starting
+// in epoch k at the k-th last sample. With seeds from 1000 on it violates the contract.
 #include <cstdint>
 
 extern "C" int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed) {

@@ -420,8 +420,8 @@ TEST_CASE("hysteresis delays the fall of the loss scale, and growth resets it") 
     }
     return seen;
   };
-  // As in Megatron's DynamicGradScaler: the first overflow keeps the scale, and finite steps in between
-  // do not reset the count.
+  // As in Megatron's DynamicGradScaler: the first overflow keeps the scale, and finite steps in
+  // between do not reset the count.
   REQUIRE(scales("x.x") == "8 8 4 ");
   REQUIRE(scales("x..") == "2 2 2 ");
   REQUIRE(scales(".x") ==

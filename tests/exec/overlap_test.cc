@@ -145,8 +145,8 @@ TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, on
 }
 
 TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, over Gloo") {
-  // Captured before the fork, on one thread: a process that has run a backward pass on several threads
-  // cannot be forked.
+  // Captured before the fork, on one thread: a process that has run a backward pass on several
+  // threads cannot be forked.
   at::set_num_threads(1);
   const Gpt gpt;
   const auto errors = fork_ranks(

@@ -1,5 +1,5 @@
-// Uses a function of core and one of LibTorch, from an installed copy only. Exits 0 when both return
-// the expected values.
+// Uses a function of core and one of LibTorch, from an installed copy only. Exits 0 when both
+// return the expected values.
 #include <ATen/ATen.h>
 #include <perigee/perigee.h>
 

@@ -323,7 +323,8 @@ bool proves(const std::string& kind, const json& row) {
   return kind != "fails";
 }
 
-// Returns a row's name in a list: "NAME" in the given section or a method's own, else "SECTION.NAME".
+// Returns a row's name in a list: "NAME" in the given section or a method's own,
+// else "SECTION.NAME".
 std::string title_of(const json& row, const std::string& section) {
   const std::string own = row["section"], name = row["name"];
   return own == section || own == name ? name : own + "." + name;

@@ -18,8 +18,8 @@ inline const graph::Graph& gpt_graph() {
   return graph;
 }
 
-// Returns the plan of a script, which it verifies. The script is s.lua of the folder; it begins with
-// the line `local m = require "perigee.methods"`.
+// Returns the plan of a script, which it verifies. The script is s.lua of the folder; it begins
+// with the line `local m = require "perigee.methods"`.
 inline plan::Plan plan_of(const Folder& folder, const std::string& text) {
   const auto& graph = gpt_graph();
   lua::StrategyScript script(

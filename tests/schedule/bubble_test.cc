@@ -1,4 +1,5 @@
-// Closed forms of bubbles against the replay of each schedule's orders, for random counts and costs.
+// Closed forms of bubbles against the replay of each schedule's orders, for random counts
+// and costs.
 #include "schedule/bubble.h"
 
 #include <fmt/format.h>

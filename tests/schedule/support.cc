@@ -28,7 +28,8 @@ double cost(const ScheduleOptions& o, int chunks, PipelineKind kind) {
   return kind == PipelineKind::input_grad ? b : w;
 }
 
-// Returns the dependencies of an op: (F or B, part, microbatch), and whether it is on another stage.
+// Returns the dependencies of an op: (F or B, part, microbatch), and whether it is on
+// another stage.
 std::vector<std::pair<Key, bool>> inputs(bool v_shape, int stages, int chunks, int stage,
                                          const PipelineOp& op) {
   const int part = part_of(v_shape, stages, stage, op.chunk), last = stages * chunks - 1;

@@ -78,7 +78,8 @@ TEST_CASE("no combination is faster than the lower bound of a search") {
 }
 
 TEST_CASE("temporary memory of the optimizer does not reduce the room for activations") {
-  // No activations exist while the optimizer steps: the peak is the larger of the two, not their sum.
+  // No activations exist while the optimizer steps: the peak is the larger of the two, not
+  // their sum.
   for (const std::string schedule : {"1f1b", "eager_1f1b", "gpipe", "zb1p"}) {
     ChainPlanner planner({.blocks = 8, .batch = 32, .width = 256}, 4);
     Json pins{{"submeshes", false}, {"pipe", 4},           {"micro", 2},          {"zero", 0},

@@ -24,8 +24,8 @@ TEST_CASE("a bucket of a block is ready when its last gradient is") {
   auto members = block(10);
   for (const auto& member : block(0)) members.push_back(member);
   const auto buckets = buckets_of_block(members, buckets_by_size(members, 50), 20, 2);
-  // A block takes 10 s. Its weights are ready after 2 s and after 6 s more; the norm shares a bucket
-  // with the next block's first weight.
+  // A block takes 10 s. Its weights are ready after 2 s and after 6 s more; the norm shares a
+  // bucket with the next block's first weight.
   REQUIRE(buckets.size() == 2);
   CHECK(buckets[0].compute == Approx(0.2));
   CHECK(buckets[0].reduced == Approx(0.5));

@@ -33,8 +33,8 @@ TEST_CASE("a bucket's reduction starts when the previous one has ended, which op
   CHECK(seconds_of_pass({layer}, false) == 10 + 4);
   layer.times = 3;
   CHECK(seconds_of_pass({layer}, false) == 3 * 10 + 4);
-  // Each reduction of 6 s has 5 s of compute until the next one: 1 s of each is exposed, although the
-  // reductions of a layer take as long as its compute and the remaining ops.
+  // Each reduction of 6 s has 5 s of compute until the next one: 1 s of each is exposed, although
+  // the reductions of a layer take as long as its compute and the remaining ops.
   layer.reduce = 12;
   layer.last_reduction = 6;
   CHECK(seconds_of_pass({layer}, false) == Approx(3 * (10 + 1) + 2 * 1 + 6));

@@ -83,8 +83,8 @@ void check(const Compiled& compiled) {
 
 TEST_CASE("equivalent ranks of unequal stages have one program, with messages of their own") {
   const Compiled compiled({{{"data", 8}}, {{"data", 4}}}, "1f1b");
-  // Each stage has two kinds of ranks: the one that reports the losses, and the others. The senders of
-  // both halves of a receiver's tensor are equivalent.
+  // Each stage has two kinds of ranks: the one that reports the losses, and the others. The senders
+  // of both halves of a receiver's tensor are equivalent.
   CHECK(compiled.shared.programs.size() == 4);
   check(compiled);
   // The comparison fails if a rank has the message streams of another one.

@@ -19,8 +19,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Step times of plans by options: precision (3), ZeRO (4), tensor ranks (4), checkpoint (2),
-// microbatches (5). Options have different weights, some interact, and the points that need the most
-// memory fail.
+// microbatches (5). Options have different weights, some interact, and the points that need the
+// most memory fail.
 const std::vector<int> kOptions{3, 4, 4, 2, 5};
 
 double step_seconds(const Point& p) {

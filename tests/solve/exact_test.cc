@@ -230,8 +230,8 @@ TEST_CASE("problems with long-range edges are solved if memory does not bind, el
 }
 
 TEST_CASE("a limit that does not bind leaves the answer unchanged") {
-  // Without a limit, variables are eliminated. With one, thresholds are searched in spaces narrowed to
-  // near-optimal options; a bound of such a space is valid only for these options.
+  // Without a limit, variables are eliminated. With one, thresholds are searched in spaces narrowed
+  // to near-optimal options; a bound of such a space is valid only for these options.
   Random random(kSeed);
   int searched = 0;
   for (int i = 0; i < 40; ++i) {

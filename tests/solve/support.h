@@ -44,8 +44,8 @@ StagesProblem random_small_stages(Random& random);
 std::optional<double> exhaustive(const AssignProblem& problem);
 std::optional<double> exhaustive(const StagesProblem& problem);
 
-// Checks a result against the documented format; `expected`: the least time. Returns the first error,
-// or "".
+// Checks a result against the documented format; `expected`: the least time. Returns the first
+// error, or "".
 std::string first_error(const Problem& problem, const Result& result,
                         std::optional<double> expected, double tolerance = 1e-9);
 

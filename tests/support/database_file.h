@@ -8,8 +8,8 @@
 
 namespace perigee {
 
-// A path of this process in the temporary folder. The destructor removes the file and SQLite's other
-// files: declare it before the database.
+// A path of this process in the temporary folder. The destructor removes the file and SQLite's
+// other files: declare it before the database.
 struct DatabaseFile {
   std::string path;
 

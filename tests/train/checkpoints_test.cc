@@ -259,7 +259,8 @@ namespace {
 
 constexpr int64_t kSteps = 5;
 
-// Runs the ranks as threads that leave LibTorch's thread pool alone: a forked process may not set it.
+// Runs the ranks as threads that leave LibTorch's thread pool alone: a forked process may not
+// set it.
 void run_forked(const std::function<void(exec::Communicator&, const job::Job&)>& body) {
   const auto job = job_with(20);
   auto ranks = exec::thread_communicators(kRanks, {.timeout = 20s});

@@ -11,7 +11,8 @@ using graph::ValueId;
 
 constexpr int64_t kClockOffset = 1'000'000;  // nanoseconds by which rank 1's clock is ahead
 
-// Returns a program of one op, an all-reduce over both ranks and two messages from rank 0 to rank 1.
+// Returns a program of one op, an all-reduce over both ranks and two messages from rank 0 to
+// rank 1.
 compile::Program program_of(int64_t rank) {
   compile::Program program;
   program.rank = rank;
@@ -83,8 +84,8 @@ TEST_CASE("exchange times are joined over ranks whose clocks differ") {
   CHECK(joined.ops.begin()->second.seconds == Approx(110e-9));
   const auto& sums = joined.exchanges.at({cost::CollectiveKind::all_reduce, 2});
   REQUIRE(sums.count(256) == 1);
-  // An all-reduce takes 60 ns from the arrival of the last rank, and each rank is last in half of the
-  // steps: a rank spends (60 + 100) / 2 ns in it on average.
+  // An all-reduce takes 60 ns from the arrival of the last rank, and each rank is last in half of
+  // the steps: a rank spends (60 + 100) / 2 ns in it on average.
   CHECK(sums.at(256).seconds == Approx(80e-9));
   // The first message starts when its receiver is ready, the second when the first has ended.
   const auto& messages = joined.exchanges.at({cost::CollectiveKind::message, 2});

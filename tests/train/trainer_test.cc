@@ -79,8 +79,9 @@ void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& 
     CHECK(at::allclose(a.second[i], b.second[i], 1e-10, 1e-10));
 }
 
-// Checks that `ranks` sharded ranks and a rank with whole tensors read each other's checkpoints, and
-// have equal losses afterwards. `job` is the setup's job with the microbatch of the sharded ranks.
+// Checks that `ranks` sharded ranks and a rank with whole tensors read each other's
+// checkpoints, and have equal losses afterwards. `job` is the setup's job with the microbatch
+// of the sharded ranks.
 void check_checkpoint_exchange(Setup& setup, const Job& job, const Strategy& strategy,
                                int64_t ranks) {
   const auto folder = std::filesystem::temp_directory_path() /

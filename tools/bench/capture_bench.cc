@@ -1,5 +1,5 @@
-// Time and memory of the capture of a 96-layer GPT of 175 billion parameters, against an eager forward
-// and backward pass of 96 small layers. Prints nodes, milliseconds and the ratio.
+// Time and memory of the capture of a 96-layer GPT of 175 billion parameters, against an eager
+// forward and backward pass of 96 small layers. Prints nodes, milliseconds and the ratio.
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Trains the plan that `auto` chooses on two ranks of this machine's CPU after `perigee profile`, the
-// ten next-best plans of the search's model and ten random plans of its space. Exits with 1 if the
-// chosen plan's median step exceeds the fastest one's by more than the sum of both spreads
+// Trains the plan that `auto` chooses on two ranks of this machine's CPU after `perigee profile`,
+// the ten next-best plans of the search's model and ten random plans of its space. Exits with 1 if
+// the chosen plan's median step exceeds the fastest one's by more than the sum of both spreads
 // (interquartile ranges).
 //
 // Usage: bench_choose [SEED].

@@ -16,8 +16,8 @@
 
 namespace perigee::bench {
 
-// Runs a command line; returns its standard output and error. `status`: the exit status; without it,
-// a failure of the command ends the benchmark.
+// Runs a command line; returns its standard output and error. `status`: the exit status; without
+// it, a failure of the command ends the benchmark.
 inline std::string run(const std::string& line, int* status = nullptr) {
   std::unique_ptr<FILE, int (*)(FILE*)> out(popen((line + " 2>&1").c_str(), "r"), pclose);
   std::string text;

@@ -151,8 +151,8 @@ void rotary() {
       close(back.results[0], written_back()), x.numel());
 }
 
-// A weight gradient of a 16-bit layer [out, in] that is added to float32; the rival is its product in
-// 16 bits and an addition. Agrees: ours is exact, and the rival within its rounding.
+// A weight gradient of a 16-bit layer [out, in] that is added to float32; the rival is its product
+// in 16 bits and an addition. Agrees: ours is exact, and the rival within its rounding.
 void main_gradient(at::ScalarType type, const char* name) {
   constexpr int64_t kTokens = 1024, kIn = 768, kOut = 2304;
   const auto gradient = at::randint(-4, 5, {kTokens, kOut}).to(type);

@@ -1,7 +1,7 @@
-// Time and memory of the methods: training steps of a GPT (4 layers, width 256, float32) on ranks of
-// this process, against plain steps (data parallelism on two ranks) in the same run. Medians of
-// interleaved steps. "arithmetic" is the ratio of the programs' operations, and overhead = step ratio
-// / arithmetic. Exits with 1 if a loss differs from the plain one.
+// Time and memory of the methods: training steps of a GPT (4 layers, width 256, float32) on ranks
+// of this process, against plain steps (data parallelism on two ranks) in the same run. Medians of
+// interleaved steps. "arithmetic" is the ratio of the programs' operations, and overhead = step
+// ratio / arithmetic. Exits with 1 if a loss differs from the plain one.
 //
 // Usage: bench_methods [SAMPLES [RUNS]]; samples of a step, default 8; steps measured, default 10.
 #include <ATen/ATen.h>

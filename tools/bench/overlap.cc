@@ -1,8 +1,8 @@
-// Gain of reducing gradients during the backward pass: data-parallel steps of a GPT (4 layers, width
-// 256) on two processes over Gloo and the loopback interface. Compares buckets that are reduced as
-// soon as they are complete with the same buckets after the backward pass and with one bucket. Medians
-// of interleaved steps. Exits with 1 if losses differ, the first variant has no overlap, or another
-// one has any.
+// Gain of reducing gradients during the backward pass: data-parallel steps of a GPT (4 layers,
+// width 256) on two processes over Gloo and the loopback interface. Compares buckets that are
+// reduced as soon as they are complete with the same buckets after the backward pass and with one
+// bucket. Medians of interleaved steps. Exits with 1 if losses differ, the first variant has no
+// overlap, or another one has any.
 //
 // Usage: bench_overlap [SAMPLES]; samples of a rank in a step, default 4.
 #include <ATen/ATen.h>

@@ -1,7 +1,7 @@
 // Time of the search for a plan: GPT-3 of 175 billion parameters on 1,024 H100, over all sizes of
 // tensor, pipe and data axes, microbatches, ZeRO levels, schedules and shares of recomputed blocks.
-// "Proof" is the time from the captured graph to the proven optimum of the modelled space; the rest of
-// `perigee plan` is capture, and compiling and simulating the best plans.
+// "Proof" is the time from the captured graph to the proven optimum of the modelled space; the rest
+// of `perigee plan` is capture, and compiling and simulating the best plans.
 //
 // Usage: bench_plan [RUNS], in the source folder. Exits with 1 if the proof takes more than
 // 0.25 s.

@@ -1,7 +1,7 @@
 // Predicted against measured step times: random plans of three models on one and two ranks of this
-// machine's CPU. Each plan is trained, profiled (`perigee profile`), trained once more and simulated.
-// The error is relative to the median step of both runs. Exits with 1 if an error exceeds 5% plus the
-// spread of the steps (interquartile range).
+// machine's CPU. Each plan is trained, profiled (`perigee profile`), trained once more and
+// simulated. The error is relative to the median step of both runs. Exits with 1 if an error
+// exceeds 5% plus the spread of the steps (interquartile range).
 //
 // Usage: bench_predict [PLANS] [SEED]. Runs the command like a user, with a profile in a
 // temporary folder.

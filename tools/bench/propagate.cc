@@ -1,5 +1,6 @@
-// Time of propagation, partition and planned shardings (on one axis, and on two axes together) of a
-// 96-layer transformer, against the capture of the same graph. Prints nodes, milliseconds and ratios.
+// Time of propagation, partition and planned shardings (on one axis, and on two axes together)
+// of a 96-layer transformer, against the capture of the same graph. Prints nodes, milliseconds
+// and ratios.
 #include <torch/torch.h>
 
 #include <algorithm>

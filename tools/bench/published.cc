@@ -2,9 +2,9 @@
 // steps of the plans that the search finds against those of the published plans.
 //
 // Usage: bench_published [MATRIX MEMORY [CLUSTER]], in the source folder. MATRIX and MEMORY replace
-// the efficiencies of runtime/clusters (of clusters whose name contains CLUSTER), to fit them to the
-// rows marked fit. Exits with 1 if the error of a held-out row exceeds 15%, or a published plan that
-// fits is faster than the search's.
+// the efficiencies of runtime/clusters (of clusters whose name contains CLUSTER), to fit them to
+// the rows marked fit. Exits with 1 if the error of a held-out row exceeds 15%, or a published plan
+// that fits is faster than the search's.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 #include <unistd.h>

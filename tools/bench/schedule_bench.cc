@@ -1,6 +1,6 @@
 // Time to make each pipeline schedule for 16 stages and 64 microbatches (goal: at most 10 ms, on a
-// idle machine), and its longest span against 1f1b's (the default) with the same costs. Exits with 1 if
-// a schedule takes longer, or violates a property of runtime/schedules.md.
+// idle machine), and its longest span against 1f1b's (the default) with the same costs. Exits with
+// 1 if a schedule takes longer, or violates a property of runtime/schedules.md.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Time of the exact solvers to a proven optimum: assign problems of 96 ops x 24 options with binding
-// memory, transients and ties, and a 32-layer model of five ops a layer. Against CBC on the same
-// tables, where CBC ends within its limit.
+// Time of the exact solvers to a proven optimum: assign problems of 96 ops x 24 options with
+// binding memory, transients and ties, and a 32-layer model of five ops a layer. Against CBC on the
+// same tables, where CBC ends within its limit.
 #include "solve/solve.h"
 
 #include <fmt/format.h>

@@ -1,13 +1,13 @@
-// Time and peak memory of an optimizer step of a GPT against eager LibTorch with the same module, one
-// thread on both sides. Exits with 1 if losses differ or a goal is missed (time at most 0.9 of
+// Time and peak memory of an optimizer step of a GPT against eager LibTorch with the same module,
+// one thread on both sides. Exits with 1 if losses differ or a goal is missed (time at most 0.9 of
 // eager's, memory at most eager's).
 //
 // Usage: bench_step [--device cuda] [--profile]. --profile also prints the time of each op on both
 // sides (on a GPU, eager's is host time). Both sides copy the batch from the host.
 //
-// Eager's peak is counted in LibTorch's CPU allocator during plain steps, weights included. Perigee's
-// peak is its frames plus other allocations, by the same counter. On a GPU both count LibTorch's GPU
-// allocator and frames.
+// Eager's peak is counted in LibTorch's CPU allocator during plain steps, weights included.
+// Perigee's peak is its frames plus other allocations, by the same counter. On a GPU both count
+// LibTorch's GPU allocator and frames.
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -5,8 +5,8 @@
 
 namespace perigee::command {
 
-// Opens perigee_torch from the folder of the command's libraries; executes no tensor op. Throws Error
-// when it cannot be opened.
+// Opens perigee_torch from the folder of the command's libraries; executes no tensor op. Throws
+// Error when it cannot be opened.
 train::Host& torch_host();
 
 }  // namespace perigee::command

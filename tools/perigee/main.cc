@@ -175,7 +175,8 @@ int main(int argc, char** argv) {
   perigee::command::keep_standard_streams();
   perigee::command::report_exhaustion("");
   const int status = perigee::command::run_guarded(argc, argv);
-  // All work is done, and the system frees the process's resources; LibTorch would first destroy its registries.
+  // All work is done, and the system frees the process's resources; LibTorch would first destroy
+  // its registries.
   std::fflush(nullptr);
   std::_Exit(status);
 }

@@ -8,7 +8,8 @@
 namespace perigee::command {
 
 // Reads job and strategy and settles the number of ranks: the launcher's environment, else --nproc
-// (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1 (runtime/command_line.md). Throws Error.
+// (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1
+// (runtime/command_line.md). Throws Error.
 train::Task make_task(const JobOptions& options, const std::optional<Place>& place);
 
 // Returns the options of launch().

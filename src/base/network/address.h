@@ -17,8 +17,8 @@ struct Listener {
 // own name to 127.0.1.1. Throws Error (Status::failed) with the system's reason.
 Listener listen_at(const std::string& host, int port, bool other_hosts);
 
-// Returns the first numeric address of a host, IPv4 before IPv6. Throws Error (Status::failed) where
-// the name does not resolve.
+// Returns the first numeric address of a host, IPv4 before IPv6. Throws Error (Status::failed)
+// where the name does not resolve.
 std::string resolve(const std::string& host);
 
 // Returns the numeric address of this machine on the route to a numeric address. Sends nothing.

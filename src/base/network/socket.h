@@ -5,8 +5,8 @@
 
 namespace perigee {
 
-// Sends small messages at once, and finds a host that is gone within two minutes. A socket of another
-// kind than TCP stays as it is.
+// Sends small messages at once, and finds a host that is gone within two minutes. A socket of
+// another kind than TCP stays as it is.
 void keep_alive(int socket);
 
 // Returns the milliseconds until a time for poll(): rounded up, at least 0, -1 for the end of time,

@@ -33,16 +33,16 @@ class Lost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Any thread may call it. Each request has a connection of its own while it runs, so that a thread that
-// waits for a key blocks no other; connections are kept for later requests.
+// Any thread may call it. Each request has a connection of its own while it runs, so that a thread
+// that waits for a key blocks no other; connections are kept for later requests.
 class Client {
  public:
-  // Connects, and repeats that until the time-out. Throws Error where the store refuses the secret or
-  // does not prove that it knows it, and TimedOut, with the last reason.
+  // Connects, and repeats that until the time-out. Throws Error where the store refuses the secret
+  // or does not prove that it knows it, and TimedOut, with the last reason.
   explicit Client(ClientOptions options);
 
-  // Sends a request and returns its answer. Waits without limit where `timeout` is 0. Throws TimedOut,
-  // Lost, or, where the store refuses the request, Error with its reason.
+  // Sends a request and returns its answer. Waits without limit where `timeout` is 0. Throws
+  // TimedOut, Lost, or, where the store refuses the request, Error with its reason.
   Frame ask(Writer request, std::chrono::milliseconds timeout);
 
  private:

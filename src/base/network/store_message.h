@@ -1,12 +1,14 @@
 // Messages between the job's store and its clients.
 //
-// A frame is a length (4 bytes: of the rest), the format's version (1 byte), a kind (1 byte) and
-// fields: numbers of 8 bytes, and texts of 8 bytes of length and their bytes. Numbers are little endian.
+// A frame is a length (4 bytes: of the rest), the format's version (1 byte), a kind (1 byte)
+// and fields: numbers of 8 bytes, and texts of 8 bytes of length and their bytes. Numbers are
+// little endian.
 //
-// Handshake: the store sends `hello` with a nonce N; the client answers `proof` with its nonce M and
-// keyed_hash("client" N M); the store answers `welcome` with keyed_hash("server" N M), or `refused`.
-// Each side thus proves that it knows the job's secret, and neither sends it. Then the client sends
-// requests, and the store answers each with `done`, or with `error` and the end of the connection.
+// Handshake: the store sends `hello` with a nonce N; the client answers `proof` with its nonce M
+// and keyed_hash("client" N M); the store answers `welcome` with keyed_hash("server" N M), or
+// `refused`. Each side thus proves that it knows the job's secret, and neither sends it. Then the
+// client sends requests, and the store answers each with `done`, or with `error` and the end of
+// the connection.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,8 @@ class Requests {
  public:
   explicit Requests(const Limits& limits) : limits_(limits), table_(limits) {}
 
-  // Carries out a request. Returns its answer, unless it waits for keys, and those of the requests that
-  // waited for keys that now exist. Throws Malformed.
+  // Carries out a request. Returns its answer, unless it waits for keys, and those of the requests
+  // that waited for keys that now exist. Throws Malformed.
   std::vector<Answer> handle(ClientId client, const Frame& frame);
 
   // Returns whether a request of the client waits. It has at most one.

@@ -198,8 +198,8 @@ class Server::Impl {
     finish(one);
   }
 
-  // Sends the rest of the output. The client reads it before the connection ends: closing with unread
-  // input would drop it.
+  // Sends the rest of the output. The client reads it before the connection ends: closing with
+  // unread input would drop it.
   void finish(Connection& one) {
     one.ending = true;
     one.input = {};

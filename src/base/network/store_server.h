@@ -1,7 +1,8 @@
 // The server of a job's key/value store: a thread of rank 0's process.
 //
-// A client reads and writes keys only after both sides have proved that they know the job's secret
-// (store_message.h). The proof protects the way in: later messages are neither encrypted nor signed.
+// A client reads and writes keys only after both sides have proved that they know the job's
+// secret (store_message.h). The proof protects the way in: later messages are neither encrypted
+// nor signed.
 #pragma once
 
 #include <chrono>
@@ -22,8 +23,8 @@ struct ServerOptions {
   std::chrono::milliseconds handshake = std::chrono::seconds(5);
 };
 
-// Serves until its end, which closes all connections. A message that breaks the format or a limit ends
-// its connection, and nothing else; a client with a proof gets the reason first.
+// Serves until its end, which closes all connections. A message that breaks the format or a limit
+// ends its connection, and nothing else; a client with a proof gets the reason first.
 class Server {
  public:
   // Throws Error (Status::failed) where the system has no descriptor or thread for it.

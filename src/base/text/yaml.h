@@ -13,8 +13,8 @@ struct Yaml {
   std::map<std::string, int64_t> lines;  // by JSON pointer ("/0/name"), from 1
 };
 
-// Returns the text's one document. Throws Error ("[yaml] FILE:LINE:COLUMN: ...") for text that is not
-// YAML, for several documents, and for a key that is not a string or occurs twice.
+// Returns the text's one document. Throws Error ("[yaml] FILE:LINE:COLUMN: ...") for text that is
+// not YAML, for several documents, and for a key that is not a string or occurs twice.
 Yaml parse_yaml(std::string_view text, const std::string& file);
 
 }  // namespace perigee

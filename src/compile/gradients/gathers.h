@@ -18,8 +18,8 @@ struct Gather {
   graph::NodeId before = 0;  // the first node of all ranks before which it starts
 };
 
-// Returns the all-gathers of units that are stored in parts, in the order of `before`: once where the
-// weights are used, or once each for forward and backward ops, as early as
+// Returns the all-gathers of units that are stored in parts, in the order of `before`: once where
+// the weights are used, or once each for forward and backward ops, as early as
 // Communication::prefetch_* says. All ranks that share a unit get the same answer: `local` is the
 // graph before cut_microbatches removes nodes that only other ranks need. An all-gather starts in
 // the section of a pipeline's part that uses it, unless it serves all microbatches.

@@ -43,7 +43,8 @@ struct Bucket {
   int level = 0;      // the unit's; 0: of no unit
   // Instead of `axes`: the whole gradients are reduced over these before the unit's own reduction.
   mesh::AxisSet early_axes;
-  // Of a unit that is stored in parts: the whole weights while they are used; `weights` is the part.
+  // Of a unit that is stored in parts: the whole weights while they are used; `weights` is
+  // the part.
   ValueId gathered;
   ValueId own;   // this rank's part of the weights
   ValueId part;  // this rank's part of the reduced gradients

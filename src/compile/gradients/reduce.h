@@ -18,8 +18,8 @@ std::optional<graph::DType> reduced_type(const Source& source, graph::DType grad
 // Returns whether ranks clip their own gradients: then all reductions run in the step section.
 bool clips_first(const Source& source);
 
-// Append the reduction of a bucket's gradients (of a unit: of the rank's part) over Bucket::axes, and,
-// where the gradients were rounded, the cast of the result into them.
+// Append the reduction of a bucket's gradients (of a unit: of the rank's part) over Bucket::axes,
+// and, where the gradients were rounded, the cast of the result into them.
 void start_reduction(Draft& draft, const Source& source, const Bucket& bucket,
                      const std::string& reduce, uint8_t when, std::vector<DraftInstruction>& out);
 void end_reduction(const Source& source, const Bucket& bucket, std::vector<DraftInstruction>& out);

@@ -10,8 +10,8 @@
 namespace perigee::compile {
 
 // Groups the parameters into buckets and gives values that outlive a step their home and binding:
-// weights, optimizer state, buffers, constants, scalars. `inputs`, in the order of the local graph's
-// inputs, receives the values; data inputs have none yet.
+// weights, optimizer state, buffers, constants, scalars. `inputs`, in the order of the local
+// graph's inputs, receives the values; data inputs have none yet.
 Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& inputs);
 
 // Returns the parameter's optimizer group: 0 for the default one, k + 1 for StepSpec::groups[k].

@@ -1,5 +1,6 @@
-// Optimizers that update a whole parameter at once (optim::UpdateKind::factored, orthogonalized).
-// Each rank holds pieces of it; sums over the parameter are all-reduced over the axes that shard it.
+// Optimizers that update a whole parameter at once (optim::UpdateKind::factored,
+// orthogonalized). Each rank holds pieces of it; sums over the parameter are all-reduced over
+// the axes that shard it.
 #pragma once
 
 #include <functional>

@@ -24,9 +24,9 @@ int32_t scatter_unit(Draft& draft, const Source& source, const Gradients& gradie
                      const Bucket& bucket, ValueId target, uint8_t when,
                      std::vector<DraftInstruction>& out);
 
-// Appends the all-gather of a unit's weights into Bucket::gathered, after a cast of each rank's part
-// where ops read them in a lower precision; in the first microbatch only where one all-gather serves
-// all microbatches.
+// Appends the all-gather of a unit's weights into Bucket::gathered, after a cast of each rank's
+// part where ops read them in a lower precision; in the first microbatch only where one all-gather
+// serves all microbatches.
 void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
                  std::vector<DraftInstruction>& out);
 

@@ -15,11 +15,11 @@ inline constexpr const char* kFp8History = "fp8:";
 
 // Rounds both factors of each product with a parameter, forward and backward, on the whole graph,
 // so that ranks agree on largest magnitudes for any placement. A weight or an input is rounded a
-// second time for the backward pass, so that the values kept until then do not change. Where products
-// are native, a matrix product whose sizes the device supports becomes aten::_scaled_mm of factors
-// that are eight bits wide, followed by the addition of the bias. Values keep their numbers; new
-// ones are appended. An evaluation reads histories and does not change them. Throws Error for
-// delayed scaling in a pipeline.
+// second time for the backward pass, so that the values kept until then do not change. Where
+// products are native, a matrix product whose sizes the device supports becomes aten::_scaled_mm of
+// factors that are eight bits wide, followed by the addition of the bias. Values keep their
+// numbers; new ones are appended. An evaluation reads histories and does not change them. Throws
+// Error for delayed scaling in a pipeline.
 graph::Graph round_to_fp8(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
 
 // Returns the placements of those states: replicated, or, where each rank uses its own magnitudes,

@@ -6,9 +6,9 @@
 
 namespace perigee::compile {
 
-// Copies the saved activations of Offload::activations to host memory, and back into values of their
-// own: out while the ops of the next scope run, back Offload::prefetch scopes before the ops that
-// read them.
+// Copies the saved activations of Offload::activations to host memory, and back into values of
+// their own: out while the ops of the next scope run, back Offload::prefetch scopes before the ops
+// that read them.
 void offload_activations(Draft& draft, const plan::Offload& offload);
 
 }  // namespace perigee::compile

@@ -39,8 +39,8 @@ std::vector<MicroSection> make_micro_sections(const std::vector<NodeId>& micro, 
 }
 
 void wait_for_sends(Draft& draft) {
-  // The sends of a forward pass are waited for by its microbatch's backward pass; those of a backward
-  // pass by the forward passes of the parts that use its copy of the frame next.
+  // The sends of a forward pass are waited for by its microbatch's backward pass; those of a
+  // backward pass by the forward passes of the parts that use its copy of the frame next.
   const auto find = [&](const PartId& part, SectionKind kind) {
     std::vector<DraftSection*> found;
     for (auto& section : draft.sections) {

@@ -5,8 +5,8 @@
 
 namespace perigee::compile {
 
-// Gives values that sections of kept parts and sections of other parts use within a microbatch (whole
-// weights and gradients of units) a copy for the kept parts.
+// Gives values that sections of kept parts and sections of other parts use within a microbatch
+// (whole weights and gradients of units) a copy for the kept parts.
 void separate_kept(Draft& draft);
 
 }  // namespace perigee::compile

@@ -11,8 +11,8 @@ namespace perigee::compile {
 
 struct SharedGradients {
   std::vector<bool> sums;  // by node: only sums contributions of several parts for an output
-  // By output, stage and part: the part's contributions to the gradient, to be summed there. Gradients
-  // with one contributing part are left out.
+  // By output, stage and part: the part's contributions to the gradient, to be summed there.
+  // Gradients with one contributing part are left out.
   std::map<size_t, std::map<int64_t, std::map<int, std::vector<graph::ValueId>>>> shares;
 };
 

@@ -66,10 +66,8 @@ class Cutting {
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
     stage_.kept = kept_microbatches(order_, schedule.microbatches, kept_);
-    if (std::find(stage_.kept.begin(), stage_.kept.end(), false) == stage_.kept.end() ||
-        std::find(stage_.kept.begin(), stage_.kept.end(), true) == stage_.kept.end()) {
-      stage_.kept.clear();
-    }
+    const auto kept = std::ranges::count(stage_.kept, true);
+    if (kept == 0 || kept == std::ssize(stage_.kept)) stage_.kept.clear();
     for (const auto& input : old_.inputs) is_input_[input.value.index] = true;
     for (size_t n = 0; n < old_.nodes.size() && plan.overlap.experts; ++n) {
       if (is_exchange(old_.nodes[n].op)) exchanging_.insert(parts_[n]);

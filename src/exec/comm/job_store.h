@@ -1,5 +1,6 @@
-// A job's own store for c10d's groups, instead of c10d's TCPStore: it accepts only processes that
-// know the job's secret, and bounds keys, values and idle connections (base/network/store_server.h).
+// A job's own store for c10d's groups, instead of c10d's TCPStore: it accepts only
+// processes that know the job's secret, and bounds keys, values and idle
+// connections (base/network/store_server.h).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -23,14 +24,14 @@ struct JobStoreOptions {
   std::string secret;
   // Of the first connection, and at first of each operation.
   std::chrono::milliseconds timeout = c10d::Store::kDefaultTimeout;
-  // A socket that listens on the port: this process serves, and the store takes it over. -1: another
-  // process serves.
+  // A socket that listens on the port: this process serves, and the store takes it over. -1:
+  // another process serves.
   int listen_socket = -1;
 };
 
 // Any thread may call it: an operation that waits for a key blocks no other (store_client.h), and a
-// clone shares connections and server but has a time-out of its own. `get`, `wait` and `multiGet` wait
-// for keys and throw c10::DistStoreError after the time-out (0: none). All operations throw
+// clone shares connections and server but has a time-out of its own. `get`, `wait` and `multiGet`
+// wait for keys and throw c10::DistStoreError after the time-out (0: none). All operations throw
 // c10::DistNetworkError where the connection is lost, and Error where the store refuses them.
 class JobStore : public c10d::Store {
  public:

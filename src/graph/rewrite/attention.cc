@@ -11,8 +11,8 @@ constexpr int64_t kBatch = 1013, kHeads = 1019, kQueries = 1021, kKeys = 1031, k
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 enum class Scale { divide, multiply };
-// The mask: an added one of [s, t] or four dims, a boolean one that fills with -inf, or the ops that compute a causal mask of
-// the keys after the query.
+// The mask: an added one of [s, t] or four dims, a boolean one that fills with -inf, or the ops
+// that compute a causal mask of the keys after the query.
 enum class Mask { none, triu, tril, add2, add4, fill2, fill4 };
 
 bool is_causal(Mask mask) { return mask == Mask::triu || mask == Mask::tril; }

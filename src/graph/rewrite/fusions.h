@@ -1,4 +1,5 @@
-// Built-in rules that replace layers written in primitive ops by one fused op in each pass (graph/ops.h).
+// Built-in rules that replace layers written in primitive ops by one fused op in each
+// pass (graph/ops.h).
 #pragma once
 
 #include <string>

@@ -7,8 +7,8 @@ namespace {
 // The ops that compute the label's log probability, and the one that removes its dim of size 1.
 enum class Form { squeezed_then_negated, negated_then_squeezed, logsumexp };
 
-// Scores [n, c], or [b, s, c] with labels [b, s]. The pattern does not include the ops that produce the labels or add a last
-// dim of size 1.
+// Scores [n, c], or [b, s, c] with labels [b, s]. The pattern does not include the ops that produce
+// the labels or add a last dim of size 1.
 struct Scores {
   Shape whole, labels, column;
   int64_t dim;

@@ -150,8 +150,8 @@ bool Matcher::node(Binding& b, NodeId of_pattern, NodeId of_graph) const {
     return false;
   }
   if (std::find(b.nodes.begin(), b.nodes.end(), of_graph) != b.nodes.end()) return false;
-  // A backward op must differentiate the forward op that its pattern node's does. Not so sums: autograd records them for
-  // the last of the ops whose gradients they add.
+  // A backward op must differentiate the forward op that its pattern node's does. Not so sums:
+  // autograd records them for the last of the ops whose gradients they add.
   if (p.forward_node >= 0 && p.op != "aten::add.Tensor" &&
       g.forward_node != b.nodes[p.forward_node]) {
     return false;

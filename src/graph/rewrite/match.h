@@ -11,7 +11,8 @@
 
 namespace perigee::graph {
 
-// The first prime that stands for sizes. As the first size of a shape it stands for one or more dims.
+// The first prime that stands for sizes. As the first size of a shape it stands for one or
+// more dims.
 constexpr int64_t kManyDims = 1009;
 
 // Returns whether `size` is a prime that stands for a size, or a product of such primes.
@@ -47,12 +48,12 @@ class Matcher {
  public:
   Matcher(const Graph& graph, const Readers& readers, const Graph& pattern);
 
-  // Binds the value of the pattern, and the values that it is computed from, to the graph's. Returns false and leaves the
-  // binding unchanged where they differ.
+  // Binds the value of the pattern, and the values that it is computed from, to the graph's.
+  // Returns false and leaves the binding unchanged where they differ.
   bool value(Binding& binding, ValueId of_pattern, ValueId of_graph) const;
 
-  // Binds these backward nodes of the pattern. Requires that the forward nodes are bound. Returns false if the graph has no
-  // corresponding nodes.
+  // Binds these backward nodes of the pattern. Requires that the forward nodes are bound. Returns
+  // false if the graph has no corresponding nodes.
   bool backward(Binding& binding, const std::vector<NodeId>& nodes) const;
 
   // Returns whether the products of sizes agree.

@@ -153,8 +153,8 @@ class Rewriter {
     return true;
   }
 
-  // Finds the sum of all these terms, which must be the only reader of each, and removes all but the last of them from the
-  // sum. Returns false if there is none.
+  // Finds the sum of all these terms, which must be the only reader of each, and removes all but
+  // the last of them from the sum. Returns false if there is none.
   bool merge_terms(const Readers& readers, const std::set<NodeId>& inside,
                    const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& replaced_by,
                    std::set<int32_t>& removed) const {

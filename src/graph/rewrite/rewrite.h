@@ -1,7 +1,8 @@
 // Rewrites a captured graph: every occurrence of a pattern of forward and backward ops is replaced
 // by an equivalent implementation.
 //
-// Pattern and replacement are joint graphs in the text form (graph/graph.h) with the same inputs and outputs:
+// Pattern and replacement are joint graphs in the text form (graph/graph.h) with the same inputs
+// and outputs:
 // - An input has the kind parameter if the pattern computes a gradient of it, else data.
 // - An output `result` is a result of the forward ops; the input `gradient:y` is the gradient of the result `y`.
 // - An output `gradient` is the contribution of the backward ops to the gradient of the input of that name. A graph without
@@ -41,10 +42,11 @@ struct Rewritten {
   std::vector<std::string> refused;
 };
 
-// Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers: values of the pattern lose
-// their producers, new values are appended. An occurrence is not replaced if another op or an output of the graph reads an
-// inner value, or if its backward ops differ from the pattern's. Inner ops that read no input (masks) may be shared, and stay
-// while others read them.
+// Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers:
+// values of the pattern lose their producers, new values are appended. An occurrence is not
+// replaced if another op or an output of the graph reads an inner value, or if its backward ops
+// differ from the pattern's. Inner ops that read no input (masks) may be shared, and stay while
+// others read them.
 Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done);
 
 }  // namespace perigee::graph

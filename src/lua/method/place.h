@@ -23,7 +23,8 @@ int64_t place_inputs(plan::Plan& plan, const methods::PlanRequest& request,
 // Pins values that ops compute, by the names of graph::value_names; other axes stay open.
 void pin_values(plan::Plan& plan, const methods::PlanRequest& request,
                 const std::vector<std::string>& values, const AxisPlacement& at);
-// Pins the activations of earlier parts that a part of the pipeline (from 0) reads. Returns how many.
+// Pins the activations of earlier parts that a part of the pipeline (from 0) reads. Returns
+// how many.
 int64_t place_sent(plan::Plan& plan, const methods::PlanRequest& request, int64_t part,
                    const AxisPlacement& at);
 // Shards the batch on these axes.

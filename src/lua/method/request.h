@@ -17,8 +17,8 @@ struct RequestView {
   const graph::Graph* graph = nullptr;  // nullptr once the method's function has returned
 };
 
-// Pushes perigee.Request. `job`: the resolved job, null where there is none. Returns the view, which
-// stays valid while the table is on the stack.
+// Pushes perigee.Request. `job`: the resolved job, null where there is none. Returns the view,
+// which stays valid while the table is on the stack.
 RequestView* push_request(lua_State* L, const plan::Plan& plan, const methods::PlanRequest& request,
                           const nlohmann::json& job);
 

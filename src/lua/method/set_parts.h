@@ -1,7 +1,7 @@
 // Sets the parts of a plan as a script gives them. Each merges its fields into the plan's own and
 // resolves patterns of scopes, parameters and ops as the built-in methods do. Throws Error with the
-// area "method" where plan::verify would refuse the part, or a field or pattern is unknown. Settings
-// that other parts must fit, which later methods may still make, are left to plan::verify.
+// area "method" where plan::verify would refuse the part, or a field or pattern is unknown.
+// Settings that other parts must fit, which later methods may still make, are left to plan::verify.
 #pragma once
 
 #include <cstdint>

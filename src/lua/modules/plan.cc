@@ -1,4 +1,5 @@
-// perigee.Plan: the plan in `apply` of a method that a script defines, and the tables that it takes.
+// perigee.Plan: the plan in `apply` of a method that a script defines, and the tables that
+// it takes.
 #include "plan/plan.h"
 
 #include <fmt/format.h>

@@ -45,8 +45,8 @@ nlohmann::json strategy_at(lua_State* L, int index, std::string_view what) {
   return value;
 }
 
-// Checks the facts of a search that are saved beside its strategy: `costs` of it, and `plans`, a list
-// of {strategy, costs, ...}.
+// Checks the facts of a search that are saved beside its strategy: `costs` of it, and `plans`, a
+// list of {strategy, costs, ...}.
 void check_search(const nlohmann::json& search, const std::string& file, const Defined& defined) {
   for (const auto& [key, part] : search.items()) {
     if (key == "costs" && part.is_object()) continue;

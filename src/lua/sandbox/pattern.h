@@ -1,6 +1,6 @@
 // Lua's string patterns with a bounded amount of work, for string.find, match, gmatch and gsub in
-// the sandbox: LuaJIT's own matcher can run without end in C, where no hook fires. Same language and
-// results as Lua 5.1 (lstrlib.c).
+// the sandbox: LuaJIT's own matcher can run without end in C, where no hook fires. Same language
+// and results as Lua 5.1 (lstrlib.c).
 #pragma once
 
 #include <lua.hpp>

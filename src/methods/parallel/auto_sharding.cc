@@ -23,7 +23,8 @@ namespace {
 const std::vector<std::string> kChoices = {"storage", "recompute", "offload"};
 const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 
-// Number of memory limits that are tried, so that the compiled programs use most of the memory allowed.
+// Number of memory limits that are tried, so that the compiled programs use most of the
+// memory allowed.
 constexpr int kTries = 8;
 constexpr double kNear = 0.003;   // share of the memory: closer limits count as equal
 constexpr double kAbout = 1.001;  // factor on the least memory counted, for rounding
@@ -183,7 +184,8 @@ class AutoSharding : public MethodWith<AutoConfig> {
                                            : *request.graph;
     const shard::BlockPlanner fitting(graph, plan, wanted.positions, options);
     const Context context{sources, fitting, plan};
-    // The caller repeats the plan where the graph was captured at another number of samples than the plan's.
+    // The caller repeats the plan where the graph was captured at another number of samples than
+    // the plan's.
     return settled && wanted.memory > 0 ? fit(context, least) : edit_within(context, {});
   }
 

@@ -29,8 +29,8 @@ struct LayerBytes {
 };
 
 // `layer_of`: the layer of each node, from 0 to `layers` - 1. Counts floating-point results of the
-// forward pass that depend on data, each once for a range that does not produce it, or that does not
-// contain all of its readers.
+// forward pass that depend on data, each once for a range that does not produce it, or that does
+// not contain all of its readers.
 LayerBytes bytes_between_layers(const graph::Graph& graph, const std::vector<int>& layer_of,
                                 int layers);
 

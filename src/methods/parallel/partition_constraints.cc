@@ -1,5 +1,5 @@
-// partition_constraints: which dims of which ops may be split over an axis, as in nnScaler's AutoDist
-// (Lin et al. 2024). Ops whose sharding is not allowed are pinned to allowed placements.
+// partition_constraints: which dims of which ops may be split over an axis, as in nnScaler's
+// AutoDist (Lin et al. 2024). Ops whose sharding is not allowed are pinned to allowed placements.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -227,7 +227,8 @@ class Constrained {
     return whole && constraint.replica;
   }
 
-  // Pins the op's tensors to the first allowed cut that the op's rule also allows, or whole for a replica.
+  // Pins the op's tensors to the first allowed cut that the op's rule also allows, or whole for
+  // a replica.
   void pin(size_t n, const Constraint& constraint) {
     const auto& node = graph_.nodes[n];
     const shard::Call call(graph_, node);
@@ -244,8 +245,8 @@ class Constrained {
     for (int r = 0; r < call.result_count(); ++r) {
       if (!call.has_result(r)) continue;
       auto placed = cut ? pattern->placed(*cut, true, r) : std::nullopt;
-      // A pinned result stays Partial: otherwise propagation could gather the operands, which costs less
-      // than the sum over ranks.
+      // A pinned result stays Partial: otherwise propagation could gather the operands, which costs
+      // less than the sum over ranks.
       const bool sum = cut && pattern->dims[cut->dim].role == shard::Role::sum;
       if (!placed && sum) placed = Placement::partial();
       if (placed || !cut) place(node.outputs[r], placed);

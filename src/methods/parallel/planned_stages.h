@@ -8,7 +8,8 @@
 
 namespace perigee::methods {
 
-// The stage of each node, and by stage the most microbatches in flight. Both empty without a pipeline.
+// The stage of each node, and by stage the most microbatches in flight. Both empty without
+// a pipeline.
 struct PlannedStages {
   std::vector<int> of_node;
   std::vector<double> in_flight;

@@ -83,8 +83,8 @@ class Splits {
   std::set<std::string> left_;
 };
 
-// Excludes weights of experts that are already sharded on the axis or split: expert_parallel has its
-// own tensor degree.
+// Excludes weights of experts that are already sharded on the axis or split: expert_parallel has
+// its own tensor degree.
 void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
                    const std::vector<std::string>& axes) {
   for (const auto& [name, placements] : plan.placements) {

@@ -41,8 +41,8 @@ struct Cut {
 
 // Returns the cut and the ways with the least sum of the stages' seconds plus `rounds` times the
 // longest's, where a stage with k successors has memory for k + 1 microbatches, or for all; nothing
-// where no cut fits. Exact (solve/): it prunes lengths and places that no cut as good as an even one
-// has. When the time limit ends the search: the best cut found, or an even one; nothing where
+// where no cut fits. Exact (solve/): it prunes lengths and places that no cut as good as an even
+// one has. When the time limit ends the search: the best cut found, or an even one; nothing where
 // neither fits.
 std::optional<Cut> cut(const Row& row);
 

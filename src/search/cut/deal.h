@@ -13,7 +13,8 @@ struct Deal {
   std::vector<int> stages;  // of the parts, in forward order
   // Fewest blocks of the first part and of the last one, 0 or 1; the others have at least one.
   int fewest_first = 1, fewest_last = 1;
-  // Stages wait for each other's longest parts: parts of a stage are balanced by time, else by memory.
+  // Stages wait for each other's longest parts: parts of a stage are balanced by time, else
+  // by memory.
   bool in_rounds = false;
   // Costs of a part of `length` blocks; both grow with the length.
   std::function<double(int part, int length)> seconds;

@@ -29,17 +29,17 @@ struct HeterogeneousRow {
 };
 
 // Returns the lengths for which this is least: the sum of the stages' seconds, (microbatches - 1)
-// times the longest's, the longest `until_norm` less the backward passes of the stages before, which
-// end later, and the longest `optimizer`. Nothing where none fits. Exact: dynamic programming over
-// stages and blocks for each longest stage, without per-step times, then branch and bound with them,
-// which stops after kMostCuts tries.
+// times the longest's, the longest `until_norm` less the backward passes of the stages before,
+// which end later, and the longest `optimizer`. Nothing where none fits. Exact: dynamic programming
+// over stages and blocks for each longest stage, without per-step times, then branch and bound with
+// them, which stops after kMostCuts tries.
 std::optional<std::vector<int>> cut_heterogeneous(const HeterogeneousRow& row);
 
 inline constexpr int64_t kMostCuts = 20000;
 
-// Returns the lengths of the lowest price: of all cuts where there are few; else a local optimum from
-// `lengths` by moving a block from one stage to another. Of identical stages of the same length only
-// the first and the last give or take one.
+// Returns the lengths of the lowest price: of all cuts where there are few; else a local optimum
+// from `lengths` by moving a block from one stage to another. Of identical stages of the same
+// length only the first and the last give or take one.
 std::vector<int> refine_cut(const HeterogeneousRow& row, std::vector<int> lengths,
                             const std::function<double(const std::vector<int>&)>& price);
 

@@ -17,8 +17,8 @@ struct SearchesMade {
 };
 
 // Returns the search and the candidate whose methods the strategy has, with Found::best and
-// Found::chosen (unless it is what the search found) set; the bound is that of all searches, and the combinations are theirs. Nothing where
-// the strategy has no candidate's mesh.
+// Found::chosen (unless it is what the search found) set; the bound is that of all searches, and
+// the combinations are theirs. Nothing where the strategy has no candidate's mesh.
 std::shared_ptr<Found> chosen_by(const methods::StrategySpec& strategy, const SearchesMade& made);
 
 }  // namespace perigee::search

@@ -16,8 +16,8 @@ void explain(Found& found, const std::string& cluster, std::optional<double> tim
 
 // Returns a sentence for each tensor size other than the best plan's: its best plan and the excess
 // of that plan's step time, by the simulator where it was judged, else by the model: "the best plan
-// with tensor = 4 is tensor 4, data 2, ...: it takes 12.0% longer by the model". Without a plan, the
-// excess of the lower bound, or that none fits.
+// with tensor = 4 is tensor 4, data 2, ...: it takes 12.0% longer by the model". Without a plan,
+// the excess of the lower bound, or that none fits.
 std::vector<std::string> tensor_size_sentences(const Found& found);
 
 }  // namespace perigee::search

@@ -1,5 +1,6 @@
-// The cost of each method of a strategy: the plan with it minus the plan without it. Both are compiled
-// and simulated; built-in methods have no cost formula. A method that a user defines may have one.
+// The cost of each method of a strategy: the plan with it minus the plan without it. Both are
+// compiled and simulated; built-in methods have no cost formula. A method that a user defines may
+// have one.
 #pragma once
 
 #include <functional>

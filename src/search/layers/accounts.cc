@@ -179,8 +179,8 @@ class Accounts {
     return parameter_of(node.get<ValueId>("self", {})) >= 0;
   }
 
-  // Returns the parameter that the value is or views: an index into held_, or -1. Several parameters
-  // may be stored in one flat value.
+  // Returns the parameter that the value is or views: an index into held_, or -1. Several
+  // parameters may be stored in one flat value.
   int parameter_of(ValueId v) const {
     const auto& place = program_.values[v.index].place;
     auto found = parameters_.upper_bound({place.frame, place.offset});

@@ -15,8 +15,8 @@ struct AccountOptions {
   int64_t rank = 0;    // whose device runs the ops
 };
 
-// Returns the sums of one rank's program, compiled for `plan`, without the exchange of data ranks and
-// the reduction of gradients: the program has fewer ranks than the plan that is priced.
+// Returns the sums of one rank's program, compiled for `plan`, without the exchange of data ranks
+// and the reduction of gradients: the program has fewer ranks than the plan that is priced.
 Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
                simulate::OpCosts& costs, const AccountOptions& options);
 

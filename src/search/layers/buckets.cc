@@ -28,8 +28,8 @@ std::vector<std::vector<size_t>> buckets_by_size(const std::vector<Member>& memb
 std::vector<Bucket> buckets_of_block(const std::vector<Member>& members,
                                      const std::vector<std::vector<size_t>>& buckets,
                                      double seconds, int blocks) {
-  // The last block of the backward pass: its first bucket has the remainder of the previous block; its
-  // own remainder is in the first bucket of all.
+  // The last block of the backward pass: its first bucket has the remainder of the previous block;
+  // its own remainder is in the first bucket of all.
   const double begin = seconds * (blocks - 1) / blocks;
   std::vector<std::pair<double, double>> ready;  // seconds, bytes
   double bytes = 0;

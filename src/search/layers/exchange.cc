@@ -53,8 +53,8 @@ Reductions reductions_of(const Passing& layer) {
   return found;
 }
 
-// Squared norms of gradients that are sharded on the same axes are added by one all-reduce; these run
-// one after the other.
+// Squared norms of gradients that are sharded on the same axes are added by one all-reduce; these
+// run one after the other.
 double seconds_of_norm(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
                        int64_t first) {
   std::map<mesh::AxisSet, std::vector<int64_t>, mesh::TextOrder> groups;  // by axes
@@ -91,8 +91,8 @@ double seconds_of_norm(const Choice& choice, const Layers& parameters, simulate:
 Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
                        const StageRanks& stage) {
   Exchanges made;
-  // Units are sharded over context and data; gradients of other parameters than experts' own are also
-  // summed over the expert ranks.
+  // Units are sharded over context and data; gradients of other parameters than experts' own are
+  // also summed over the expert ranks.
   const auto first = stage.first, ranks = choice.tensor * choice.expert * choice.parts();
   const auto units = ranks_apart(first, choice.parts(), choice.tensor * choice.expert);
   const auto all = ranks_apart(first, choice.expert * choice.parts(), choice.tensor);
@@ -137,7 +137,8 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
         const double moved = parameters.masters ? kept * flat.gathered : weights;
         exchange.gather += time(CollectiveKind::all_gather, units, moved, pieces);
       }
-      // A unit of which all gradients are tensor sums, none of them small, is reduced in parts after it.
+      // A unit of which all gradients are tensor sums, none of them small, is reduced in parts
+      // after it.
       const bool small = gradients <= std::max(1.0, pieces) * compile::kSmallSum;
       if (choice.zero > 0 && (small || flat.summed < 0.999 * flat.gradients)) {
         exchange.early += time(CollectiveKind::all_reduce, tensor, kept * flat.summed);

@@ -1,6 +1,6 @@
-// The exchange of parameters between ranks of the batch: gradients are reduced, weights are gathered
-// (plan::Unit, plan::Communication); and its exposed communication, not hidden by a stage's ops.
-// The rules are those of the programs that compile/ makes.
+// The exchange of parameters between ranks of the batch: gradients are reduced, weights are
+// gathered (plan::Unit, plan::Communication); and its exposed communication, not hidden by a
+// stage's ops. The rules are those of the programs that compile/ makes.
 #pragma once
 
 #include <vector>
@@ -57,11 +57,11 @@ struct Passing {
   const std::vector<Bucket>* buckets = nullptr;
 };
 
-// Returns the seconds of a pass whose layers gather, one layer ahead of the ops, and reduce; each is
-// waited for when the next one starts. Both use one stream in the order in which they start: layer
-// k is gathered after the reduction of layer k - 2. A bucket's reduction starts when the previous
-// one has ended; until then ops wait. With `contends` two concurrent collectives take as long as
-// one after the other.
+// Returns the seconds of a pass whose layers gather, one layer ahead of the ops, and reduce; each
+// is waited for when the next one starts. Both use one stream in the order in which they start:
+// layer k is gathered after the reduction of layer k - 2. A bucket's reduction starts when the
+// previous one has ended; until then ops wait. With `contends` two concurrent collectives take as
+// long as one after the other.
 double seconds_of_pass(const std::vector<Passing>& layers, bool contends);
 
 }  // namespace perigee::search

@@ -11,9 +11,9 @@ namespace perigee::search {
 inline constexpr double kLeastShare = 0.1;
 
 // Returns the rows of modules whose names differ in a number only, one after another in forward
-// order ("encoder.blocks.0", ..., "decoder.blocks.0", ...). Rows within a module of another row, such
-// as a block's own Sequential, do not count, and neither do rows of less than kLeastShare of the
-// arithmetic of the largest one. Empty where the graph has none with ops.
+// order ("encoder.blocks.0", ..., "decoder.blocks.0", ...). Rows within a module of another row,
+// such as a block's own Sequential, do not count, and neither do rows of less than kLeastShare of
+// the arithmetic of the largest one. Empty where the graph has none with ops.
 std::vector<std::string> row_of_blocks(const graph::Graph& graph);
 
 // A graph with the first and the last of its blocks, which stand for all.

@@ -1,4 +1,5 @@
-// Where the instructions of a folded program belong, and which of them compute gradients of weights.
+// Where the instructions of a folded program belong, and which of them compute gradients
+// of weights.
 #pragma once
 
 #include <set>
@@ -13,8 +14,8 @@ class InstructionPlaces {
   // Both are kept by reference.
   InstructionPlaces(const compile::Program& program, const LayerScopes& scopes);
 
-  // Returns the place of the instruction's scope. Ops of the loss, which belongs to no module, are of
-  // the epilogue.
+  // Returns the place of the instruction's scope. Ops of the loss, which belongs to no module, are
+  // of the epilogue.
   const Where& where(const compile::Instruction& instruction) const;
   // Returns whether only gradients of weights depend on the backward instruction: neither another
   // layer nor another layer's backward pass reads its results, directly or indirectly.

@@ -54,8 +54,8 @@ struct Layer {
   // Values that gradients of weights read, of `saved` and of the backward pass: they stay until
   // deferred weight gradients are computed.
   double operands = 0;
-  double step = 0;          // per step: the optimizer and the work before it
-  double norm = 0;          // of `step`: up to the all-reduce of the gradients' norm
+  double step = 0;               // per step: the optimizer and the work before it
+  double norm = 0;               // of `step`: up to the all-reduce of the gradients' norm
   std::vector<FlatGroup> flats;  // of `weights`
   std::vector<Bucket>
       buckets;  // of `gradients`, in which they are reduced; empty: no more than one
@@ -79,15 +79,15 @@ struct Layers {
   double repeated = 0;              // seconds of a block's backward pass: recomputation
   int kind = 0;                     // of the cluster's devices, whose times these are
   int parameters = 0;               // equal where flats, `tied` and `masters` are equal
-  // Where a solver chooses the recomputed blocks: this table is without recomputation, `recomputing`
-  // is with all blocks recomputed.
+  // Where a solver chooses the recomputed blocks: this table is without recomputation,
+  // `recomputing` is with all blocks recomputed.
   const Layers* recomputing = nullptr;
 };
 
-// Tables by precision, ranks of the axes within a layer, sequence, attention, checkpoint (of all ops
-// or some), samples of a microbatch, and the kind of device. Programs are compiled for one sample
-// and for the most, and with all blocks recomputed, none, or all but their kept values; costs
-// between these are interpolated.
+// Tables by precision, ranks of the axes within a layer, sequence, attention, checkpoint (of all
+// ops or some), samples of a microbatch, and the kind of device. Programs are compiled for one
+// sample and for the most, and with all blocks recomputed, none, or all but their kept values;
+// costs between these are interpolated.
 class LayerTables {
  public:
   // The most samples of a microbatch, and the samples for which the folded graph was captured: a

@@ -52,7 +52,9 @@ LayerKind LayerScopes::of_parameter(const std::string& name) const {
   return early_.contains(name) ? kPrologue : kEpilogue;
 }
 
-double LayerScopes::blocks() const { return std::max<double>(1, static_cast<double>(blocks_.size())); }
+double LayerScopes::blocks() const {
+  return std::max<double>(1, static_cast<double>(blocks_.size()));
+}
 
 bool LayerScopes::in_block(const std::string& scope) const {
   return std::any_of(blocks_.begin(), blocks_.end(),

@@ -52,8 +52,8 @@ class Bounds {
   // Returns the rates of a stage whose first rank is `first_rank`. `own`: choice_of_stage().
   StageRates rates(const Choice& own, const Layers& layers, int64_t first_rank) const;
 
-  // Returns the bound for heterogeneous stages with these rates. `transfer_seconds`: of all messages
-  // of a microbatch, one after the other.
+  // Returns the bound for heterogeneous stages with these rates. `transfer_seconds`: of all
+  // messages of a microbatch, one after the other.
   double heterogeneous(const Choice& choice, const std::vector<const StageRates*>& stages,
                        double transfer_seconds) const;
   // Returns the bound for the choice's own heterogeneous stages; 0 where a stage has no table.

@@ -7,7 +7,8 @@
 
 namespace perigee::search {
 
-CostModel::CostModel(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs, Limits limits)
+CostModel::CostModel(const Folded& folded, LayerTables& tables, simulate::OpCosts& costs,
+                     Limits limits)
     : limits_(std::move(limits)),
       tables_(tables),
       cluster_(costs.cluster()),
@@ -38,13 +39,13 @@ double CostModel::lower_bound(const Choice& choice, const Layers& layers) const 
 }
 
 double CostModel::lower_bound(const Choice& choice, const Layers& layers,
-                          const WholeModel& whole) const {
+                              const WholeModel& whole) const {
   return is_heterogeneous(choice, cluster_) ? bounds_.heterogeneous(choice, layers)
                                             : bounds_.homogeneous(choice, whole);
 }
 
 std::optional<Estimate> CostModel::estimate(const Choice& choice, const Layers& layers,
-                                        double& least_bytes, double exact_below) const {
+                                            double& least_bytes, double exact_below) const {
   auto places = places_of_stages(choice, layers, tables_, cluster_, limits_);
   if (!places) return std::nullopt;
   PricedStages stages(choice, layers, std::move(*places), prices_, rules_.blocks());

@@ -27,18 +27,18 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // Return a lower bound of the seconds of any cut into the choice's stages; 0 where a heterogeneous
-  // stage has no table. `whole`: of the choice, with any schedule.
+  // Return a lower bound of the seconds of any cut into the choice's stages; 0 where a
+  // heterogeneous stage has no table. `whole`: of the choice, with any schedule.
   double lower_bound(const Choice& choice, const Layers& layers) const;
   double lower_bound(const Choice& choice, const Layers& layers, const WholeModel& whole) const;
 
   // Returns the best cut of the blocks into the choice's stages under the memory limit, or nothing
   // where no cut fits; `least_bytes` is then the least memory that the choice needs, or unchanged
   // where that is unknown. Where there are few cuts (has_few_cuts()) it is the best of all. Of more
-  // cuts into homogeneous stages it is the one with the fastest microbatches (solve/, exact), or, where
-  // the per-step epilogue is more than EpilogueRefiner::kLeastGain of a step, a local optimum over
-  // moves of blocks. `layers`: of the choice; of any stage where stages are heterogeneous. Estimates
-  // of more seconds than `exact_below` may be too low.
+  // cuts into homogeneous stages it is the one with the fastest microbatches (solve/, exact), or,
+  // where the per-step epilogue is more than EpilogueRefiner::kLeastGain of a step, a local optimum
+  // over moves of blocks. `layers`: of the choice; of any stage where stages are heterogeneous.
+  // Estimates of more seconds than `exact_below` may be too low.
   std::optional<Estimate> estimate(
       const Choice& choice, const Layers& layers, double& least_bytes,
       double exact_below = std::numeric_limits<double>::infinity()) const;

@@ -16,8 +16,9 @@ namespace {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int kKinds = 3;  // of stages: the first, those between, the last
 
-// Returns StagePart::most of a stage with these costs: the microbatches in flight that it has memory
-// for, divided by the schedule's microbatches per later stage; kAny where it has memory for all.
+// Returns StagePart::most of a stage with these costs: the microbatches in flight that it has
+// memory for, divided by the schedule's microbatches per later stage; kAny where it has memory
+// for all.
 class FlightRoom {
  public:
   FlightRoom(const Choice& choice, double limit)
@@ -63,8 +64,8 @@ CutParts Cutter::cut_homogeneous(PricedStages& stages) const {
     }
     return ways;
   };
-  // With split backward passes only the longest stage counts. With one microbatch it counts once, so
-  // that cuts differ.
+  // With split backward passes only the longest stage counts. With one microbatch it counts once,
+  // so that cuts differ.
   const bool split = splits_backward(choice.schedule);
   const auto rounds = split ? choice.microbatches : std::max<int64_t>(1, choice.microbatches - 1);
   const auto cut = search::cut({.blocks = blocks,

@@ -42,8 +42,8 @@ class Cutter {
   };
   explicit Cutter(const Input& input) : in_(input) {}
 
-  // Returns the pinned parts, or the best ones that fit. Cuts of more seconds than `exact_below` need
-  // not be the best.
+  // Returns the pinned parts, or the best ones that fit. Cuts of more seconds than `exact_below`
+  // need not be the best.
   CutParts cut(PricedStages& stages, double exact_below) const;
 
   // Returns whether all cuts of a pipeline were timed, where the best takes `seconds`.
@@ -52,9 +52,10 @@ class Cutter {
  private:
   // Returns the one part of a pipeline without stages.
   CutParts single_part(PricedStages& stages) const;
-  // Returns the number of recomputed blocks with which one stage of all blocks is fastest (an option
-  // for each block: solve::AssignProblem); nothing where it does not fit with all recomputed.
-  // `best`: whether there was time to find the fewest; otherwise the number may not fit.
+  // Returns the number of recomputed blocks with which one stage of all blocks is fastest (an
+  // option for each block: solve::AssignProblem); nothing where it does not fit with all
+  // recomputed. `best`: whether there was time to find the fewest; otherwise the number may
+  // not fit.
   std::optional<int> fewest_recomputed(const StagePlace& place, bool& best) const;
   // Homogeneous stages of one part.
   CutParts cut_homogeneous(PricedStages& stages) const;

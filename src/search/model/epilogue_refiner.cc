@@ -16,8 +16,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double EpilogueRefiner::least_seconds(PricedStages& stages) const {
   const auto& choice = stages.choice();
-  // The epilogue is at least that of the first stage, whose parts have each the number of blocks with
-  // which it is shortest: more blocks may hide more of the exchange.
+  // The epilogue is at least that of the first stage, whose parts have each the number of blocks
+  // with which it is shortest: more blocks may hide more of the exchange.
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   const auto count = static_cast<int>(stage_of_part.size());

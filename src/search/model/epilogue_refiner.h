@@ -1,5 +1,5 @@
-// Accounts for everything that a cut is not chosen by, above all the per-step epilogue: the cut with
-// the fastest slowest stage need not have the fastest step.
+// Accounts for everything that a cut is not chosen by, above all the per-step epilogue: the cut
+// with the fastest slowest stage need not have the fastest step.
 #pragma once
 
 #include "search/cut/heterogeneous_cut.h"
@@ -14,25 +14,26 @@ namespace perigee::search {
 
 class EpilogueRefiner {
  public:
-  // Of more than a few cuts (has_few_cuts()) others are looked at where this share of a step, or more,
-  // may be saved.
+  // Of more than a few cuts (has_few_cuts()) others are looked at where this share of a step, or
+  // more, may be saved.
   static constexpr double kLeastGain = 1e-3;
 
   // Keeps its arguments by reference.
   EpilogueRefiner(const PartRules& rules, const Transfers& transfers, const StepTimer& timer)
       : rules_(rules), transfers_(transfers), timer_(timer) {}
 
-  // `result`: the estimate of `cut`, with a lower bound of the passes of any cut as its lower bound.
-  // `homogeneous`: whether the stages are. Sets the lower bound of a step of any cut, and replaces the
-  // estimate by the fastest step: of all cuts where there are few, else a local optimum over moves of
-  // blocks between stages of one part.
+  // `result`: the estimate of `cut`, with a lower bound of the passes of any cut as its lower
+  // bound. `homogeneous`: whether the stages are. Sets the lower bound of a step of any cut, and
+  // replaces the estimate by the fastest step: of all cuts where there are few, else a local
+  // optimum over moves of blocks between stages of one part.
   void refine(PricedStages& stages, const CutParts& cut, bool homogeneous, double exact_below,
               Estimate& result) const;
 
  private:
   // Returns the lower bound of the per-step epilogue of any cut, in seconds.
   double least_seconds(PricedStages& stages) const;
-  // Replaces the estimate where it finds a cut with a faster step; `row` has the parts as its stages.
+  // Replaces the estimate where it finds a cut with a faster step; `row` has the parts as
+  // its stages.
   void look(PricedStages& stages, const HeterogeneousRow& row, const CutParts& cut,
             double exact_below, Estimate& result) const;
 

@@ -19,8 +19,8 @@ struct Estimate {
   double seconds = 0;
   double lower_bound = 0;       // seconds; no cut of the blocks into stages is faster
   double epilogue_seconds = 0;  // of `seconds`: per-step epilogue, after the last backward pass
-  // Lower bound of the passes of all microbatches, for any cut with the same sum of the stages' passes
-  // whose slowest stage is no faster, whichever stage that is.
+  // Lower bound of the passes of all microbatches, for any cut with the same sum of the stages'
+  // passes whose slowest stage is no faster, whichever stage that is.
   double passes_bound = 0;
   double bytes = 0;           // of the stage with the largest share of its limit
   double limit = 0;           // of that stage, in bytes

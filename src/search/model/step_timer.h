@@ -29,13 +29,14 @@ class StepTimer {
             Rounds& rounds)
       : bounds_(bounds), transfers_(transfers), cluster_(cluster), rounds_(rounds) {}
 
-  // Returns the time and memory of a step with these parts, without a lower bound. Estimates of more
-  // seconds than `exact_below` may be too low.
+  // Returns the time and memory of a step with these parts, without a lower bound. Estimates of
+  // more seconds than `exact_below` may be too low.
   Estimate time(PricedStages& stages, const std::vector<PartBlocks>& parts,
                 double exact_below) const;
 
-  // Returns whether stages are heterogeneous and have one part each, by a schedule that does not
-  // split backward passes: their sections are then timed one by one (search/model/pipeline/row_time.h).
+  // Returns whether stages are heterogeneous and have one part each, by a
+  // schedule that does not split backward passes: their sections are then timed
+  // one by one (search/model/pipeline/row_time.h).
   bool times_sections(const Choice& choice) const;
 
   // Returns the time of a step of such a pipeline. `costs`: of the stages.
@@ -59,8 +60,8 @@ class StepTimer {
     SlowestStage slowest;
   };
   static StageSums sums_of(const std::vector<StageCosts>& costs);
-  // Sets the costs by which orders are searched. Returns the seconds by which a step of these orders
-  // exceeds the lower bound of its bubble; 0 for estimates of more than `exact_below`.
+  // Sets the costs by which orders are searched. Returns the seconds by which a step of these
+  // orders exceeds the lower bound of its bubble; 0 for estimates of more than `exact_below`.
   double search_orders(const Choice& choice, const Passes& passes, const StageSums& sums,
                        double exact_below, Estimate& result) const;
   // Returns the bubble of a schedule that runs in rounds where parts are not identical, or messages

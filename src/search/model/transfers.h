@@ -40,7 +40,8 @@ class Transfers {
   // Returns the seconds of a microbatch's messages between a stage and the next.
   MessageSeconds to_next(const Choice& choice, const Places& places, int stage) const;
 
-  // Returns the seconds of a microbatch's messages through all stages and back, one after the other.
+  // Returns the seconds of a microbatch's messages through all stages and back, one after
+  // the other.
   double round_trip(const Choice& choice, const Places& places) const;
 
   // Returns the seconds of an all-reduce of a scalar over all stages (the gradients' norm).

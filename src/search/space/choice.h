@@ -31,8 +31,8 @@ struct Choice {
   std::string attention = "all_gather";  // how context ranks see all keys (context_parallel)
   bool checkpoint = false;               // blocks are recomputed in the backward pass
   int64_t every = 1;                     // one of so many blocks; 0: `recomputed_blocks`
-  // All ops but products and attention are recomputed, in all blocks; `every` (above 1) then says in
-  // which blocks these are, too.
+  // All ops but products and attention are recomputed, in all blocks; `every` (above 1) then says
+  // in which blocks these are, too.
   bool selective = false;
   int zero = 0;                    // level: 0, 1, 2, 3
   bool offload = false;            // optimizer state is in host memory
@@ -45,8 +45,8 @@ struct Choice {
   // The recomputed blocks, where a solver chooses them, or where they are given by stage.
   std::vector<std::string> recomputed_blocks;
 
-  // Ranks with different samples (for submeshes the least common multiple of their data ranks: a stage
-  // then has micro * batch() / data samples on a rank); ranks over which units are cut.
+  // Ranks with different samples (for submeshes the least common multiple of their data ranks: a
+  // stage then has micro * batch() / data samples on a rank); ranks over which units are cut.
   int64_t batch() const;
   int64_t parts() const { return context * data; }
   bool operator==(const Choice&) const = default;

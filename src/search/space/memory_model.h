@@ -23,8 +23,8 @@ struct MemoryModel {
 // Returns the bytes of the program's two largest temporary buffers.
 double largest_buffers(const compile::Program& program);
 
-// Returns the peak of the rank's program by the model; `own` (compile::predict_memory) where no factor
-// is given.
+// Returns the peak of the rank's program by the model; `own` (compile::predict_memory) where no
+// factor is given.
 double peak_bytes(const MemoryModel& model, const compile::Program& program, const plan::Plan& plan,
                   double own);
 

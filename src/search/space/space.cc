@@ -130,8 +130,8 @@ int64_t Space::most_samples() const {
   return two ? 2 : samples_;
 }
 
-std::vector<Bounded> Space::combinations(LayerTables& tables, const CostModel& model, int64_t blocks,
-                                         const std::function<bool()>& stop) {
+std::vector<Bounded> Space::combinations(LayerTables& tables, const CostModel& model,
+                                         int64_t blocks, const std::function<bool()>& stop) {
   Made made{.tables = tables,
             .model = model,
             .blocks = std::max<int64_t>(1, blocks),

@@ -6,16 +6,17 @@
 // least kLeastPart; `pipe` up to a block a stage; `data` has the rest. A pin lifts those limits.
 // Then samples of a microbatch, sequence sharding between tensor ranks, how context ranks attend
 // (all_gather or all_to_all; a ring where it is pinned), recomputation of all blocks, each second
-// or each fourth (by a solver that is pinned: of any), or of cheap ops in all (where
-// memory is short for that, also with all ops of each fourth or second block), the ZeRO level,
-// the precision where pins leave a choice, and the schedule: all that exist for so many stages and
-// microbatches, of 2 to 4 chunks where a schedule may have any number, and of as many (up to 8) as
-// leave no part more than a block; but not a dominated schedule (schedule::Description::dominated_by)
-// where the dominating one exists. Of several chunks the first part and the last need no block.
+// or each fourth (by a solver that is pinned: of any), or of cheap ops in all (where memory is
+// short for that, also with all ops of each fourth or second block), the ZeRO level, the precision
+// where pins leave a choice, and the schedule: all that exist for so many stages and microbatches,
+// of 2 to 4 chunks where a schedule may have any number, and of as many (up to 8) as leave no part
+// more than a block; but not a dominated schedule (schedule::Description::dominated_by) where the
+// dominating one exists. Of several chunks the first part and the last need no block.
 //
-// Beside these rectangles, rows of unequal submeshes (search/space/submeshes.h) of tensor and data
-// ranks, by 1f1b and eager_1f1b, and gpipe where it is pinned. A microbatch has the same samples on
-// all stages: a number that the data ranks of each divide. No solver chooses recomputed blocks there.
+// Beside these rectangles, rows of unequal submeshes (search/space/submeshes.h) of tensor and
+// data ranks, by 1f1b and eager_1f1b, and gpipe where it is pinned. A microbatch has the same
+// samples on all stages: a number that the data ranks of each divide. No solver chooses
+// recomputed blocks there.
 #pragma once
 
 #include <functional>
@@ -56,11 +57,11 @@ class Space {
   // apply to the model.
   Space(const Request& request, const cost::Cluster& cluster);
 
-  // Returns the most samples of a microbatch on a rank; its divisors are searched. At least two where
-  // stages may have different numbers.
+  // Returns the most samples of a microbatch on a rank; its divisors are searched. At least two
+  // where stages may have different numbers.
   int64_t most_samples() const;
-  // Returns the samples for which the tables' graph is captured: a multiple of most_samples(), so that
-  // each expert rank can have the most.
+  // Returns the samples for which the tables' graph is captured: a multiple of most_samples(), so
+  // that each expert rank can have the most.
   int64_t captured() const;
 
   // Returns the combinations that the tables have layers for, in any order. Ends early where
@@ -88,8 +89,8 @@ class Space {
   bool solver_chooses() const;
   // Returns whether each group of so many adjacent ranks lies within a node.
   bool within_node(int64_t ranks) const;
-  // The options of a choice whose mesh is known: ZeRO levels, and recomputed blocks and ops (`solved`:
-  // a solver chooses the blocks).
+  // The options of a choice whose mesh is known: ZeRO levels, and recomputed blocks and ops
+  // (`solved`: a solver chooses the blocks).
   std::vector<int> levels() const;
   std::vector<Recompute> recompute_options(int64_t blocks, const BlockRow& row,
                                            bool solved = false) const;

@@ -19,8 +19,8 @@ namespace perigee::search {
 
 inline constexpr int64_t kFewRanks = 8, kAllRows = 6;
 
-// Returns the values of Pins::sizes other than "none": "all", "power_of_two", "small_power_of_two" (1, 2 or 4
-// ranks): Alpa's spaces of submeshes.
+// Returns the values of Pins::sizes other than "none": "all", "power_of_two", "small_power_of_two"
+// (1, 2 or 4 ranks): Alpa's spaces of submeshes.
 std::vector<std::string> stage_sizes();
 
 // Returns whether the space has stages of so many ranks; "none" has all.

@@ -1,4 +1,5 @@
-// The submeshes that stages of a pipeline may have, and their logical views (Alpa, Zheng et al. 2022).
+// The submeshes that stages of a pipeline may have, and their logical views (Alpa, Zheng et
+// al. 2022).
 #pragma once
 
 #include <cstdint>

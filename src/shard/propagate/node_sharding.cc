@@ -75,7 +75,8 @@ class Chooser {
     for (int i = 0; i < call_.operand_count(); ++i) {
       const auto& p = context_.operands[i][axis];
       if (!p.is_shard() || add_cut(pattern_.cut_of(p, false, i))) continue;
-      // The op does not shard this dim: sharding another dim may be cheaper than gathering this one.
+      // The op does not shard this dim: sharding another dim may be cheaper than gathering
+      // this one.
       for (int dim : pattern_.operands[i]) {
         if (dim >= 0) add_cut(DimCut{dim});
       }
@@ -304,8 +305,8 @@ class Chooser {
     return false;
   }
 
-  // The cost of redistributes and of a product's arithmetic: without the latter ranks would compute whole products only to
-  // move fewer bytes.
+  // The cost of redistributes and of a product's arithmetic: without the latter ranks would compute
+  // whole products only to move fewer bytes.
   double cost_of(const NodeSharding& choice) const {
     double cost = graph::is_product(call_.node().op)
                       ? WorkPrices().per_flop * rank_flops(call_, choice, mesh_)

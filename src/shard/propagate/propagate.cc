@@ -162,7 +162,8 @@ class Propagation {
     }
   }
 
-  // A gradient's target is its parameter's placements, also before the cast to the parameter's type.
+  // A gradient's target is its parameter's placements, also before the cast to the
+  // parameter's type.
   void find_targets() {
     targets_.assign(graph_.values.size(), -1);
     for (const auto& output : graph_.outputs) {
@@ -236,8 +237,8 @@ class Propagation {
     return pins_[v.index] ? resolve_pin(*pins_[v.index], result) : reduced_if_shared(v, result);
   }
 
-  // Pins the results that are read, that have no pin on the axes, and whose placements differ from the wanted ones.
-  // Returns whether there are any.
+  // Pins the results that are read, that have no pin on the axes, and whose placements differ from
+  // the wanted ones. Returns whether there are any.
   bool pin_differing(const graph::Node& node, const NodeSharding& choice) {
     bool any = false;
     for (size_t r = 0; r < node.outputs.size(); ++r) {
@@ -301,8 +302,8 @@ class Propagation {
     return placements;
   }
 
-  // Records a redistributed version of a value: the partitioner reuses it for later users, except that gathered parameters
-  // are re-gathered in the backward pass.
+  // Records a redistributed version of a value: the partitioner reuses it for later users, except
+  // that gathered parameters are re-gathered in the backward pass.
   void remember(ValueId v, const Placements& placements, graph::Phase phase) {
     const int number = number_of(placements);
     if (number == placement_of_[v.index]) return;

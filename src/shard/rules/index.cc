@@ -9,7 +9,8 @@ namespace {
 
 using graph::ValueId;
 
-// self, index (and src) have one rank. The result is shaped like `index` for gather, like self for scatter.
+// self, index (and src) have one rank. The result is shaped like `index` for gather, like self
+// for scatter.
 std::optional<Pattern> gather(const Call& call) {
   const int index = call.find("index");
   const int rank = call.rank(0);
@@ -91,8 +92,9 @@ std::optional<Pattern> index_add(const Call& call) {
   return pattern;
 }
 
-// The dims of an advanced index's result: dims of self without an index, and the broadcast dims of
-// the indices, which replace the first indexed dim, or come first if the indexed dims are not adjacent.
+// The dims of an advanced index's result: dims of self without an index, and the broadcast dims
+// of the indices, which replace the first indexed dim, or come first if the indexed dims are
+// not adjacent.
 struct AdvancedIndex {
   std::vector<bool> indexed;  // per dim of self
   std::vector<int> operands;  // operand numbers of the indices

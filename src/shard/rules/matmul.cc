@@ -1,4 +1,5 @@
-// Matrix products. A bias that is added inside one (addmm) is added once: Partial where k is sharded.
+// Matrix products. A bias that is added inside one (addmm) is added once: Partial where k
+// is sharded.
 #include <utility>
 
 #include "graph/ops.h"
@@ -7,7 +8,8 @@
 namespace perigee::shard {
 namespace {
 
-// self (broadcast) + a @ b. The last dims of the result are m, n; baddbmm has a batch dim before them.
+// self (broadcast) + a @ b. The last dims of the result are m, n; baddbmm has a batch dim
+// before them.
 std::optional<Pattern> added_product(const Call& call) {
   const int self = call.find("self");
   const bool vector = call.node().op == "aten::addmv";

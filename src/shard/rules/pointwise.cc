@@ -11,7 +11,8 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-// Sets of operands in which an op is linear: they may be Partial together. All other ops force the reduction.
+// Sets of operands in which an op is linear: they may be Partial together. All other ops force
+// the reduction.
 const std::unordered_map<std::string_view, std::vector<Names>>& linear_operands() {
   static const std::unordered_map<std::string_view, std::vector<Names>> table = {
       {"aten::add.Tensor", {{"self", "other"}}},

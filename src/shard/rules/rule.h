@@ -45,7 +45,8 @@ class Call {
   // Returns the int argument as a dim counted from the front of `rank` dims, or `otherwise` if it
   // is left out.
   int dim(std::string_view argument, int rank, int otherwise) const;
-  // Returns for each of `rank` dims whether the argument (an int, a list, or nothing for all) names it.
+  // Returns for each of `rank` dims whether the argument (an int, a list, or nothing for all)
+  // names it.
   std::vector<bool> named_dims(std::string_view argument, int rank) const;
 
  private:
@@ -73,7 +74,8 @@ struct Dim {
   bool zigzag = false;     // with one_piece: the lowering also accepts two pieces
 };
 
-// A dim of the pattern that is the inner part of a tensor's dim: sharding it cuts the tensor in runs.
+// A dim of the pattern that is the inner part of a tensor's dim: sharding it cuts the tensor
+// in runs.
 struct InnerDim {
   int dim = 0;  // of the pattern
   bool of_result = false;
@@ -167,9 +169,9 @@ struct Rule {
 // that of an optional one (then all are named). `name[]:` is a tensor list whose members share the
 // pattern. Dims: `k` may be sharded and results follow; `k+` is summed over, results without it are
 // Partial; `k^` is never sharded; `b*` any number of dims, aligned at the right and broadcast; `1`
-// a dim of its own that is not sharded. A suffix holds for every occurrence of the letter. After `;`
-// come the op's attributes: `eps` does not matter, `sparse=false` must be false or left out, `dim^`
-// names unsharded dims of the first operand, `input_sizes=@0` repeats the shape of result 0,
+// a dim of its own that is not sharded. A suffix holds for every occurrence of the letter. After
+// `;` come the op's attributes: `eps` does not matter, `sparse=false` must be false or left out,
+// `dim^` names unsharded dims of the first operand, `input_sizes=@0` repeats the shape of result 0,
 // `linear(grad)` lists operands (by name or position) that may be Partial together. A node with
 // another attribute is not covered. Throws Error naming the op and what is wrong with the text.
 Rule parse_rule(std::string_view op, std::string_view text);

@@ -211,7 +211,8 @@ class Assignment::Impl {
     return first_readers_[v.index];
   }
 
-  // Adds a link, or counts one more use of an equal link. `ends`: the nodes at its ends, which give its groups.
+  // Adds a link, or counts one more use of an equal link. `ends`: the nodes at its ends, which give
+  // its groups.
   void count(ValueId v, std::pair<size_t, size_t> ends, const Source& source,
              const Target& target) {
     const bool forward = graph_.nodes[ends.second].phase == Phase::forward && !target.gradient;
@@ -280,7 +281,8 @@ class Assignment::Impl {
     return at->second;
   }
 
-  // Bits of the planned axes on which the value is sharded at the source and replicated at the destination.
+  // Bits of the planned axes on which the value is sharded at the source and replicated at
+  // the destination.
   unsigned gathered(int source, int destination) const {
     const auto &from = numbers_.at(source), &to = numbers_.at(destination);
     unsigned axes = 0;
@@ -290,8 +292,8 @@ class Assignment::Impl {
     return axes;
   }
 
-  // The cost of redistributing the link's value from `source` to `destination` (numbers of placements) if
-  // its target takes the option.
+  // The cost of redistributing the link's value from `source` to `destination` (numbers of
+  // placements) if its target takes the option.
   double cost(const Link& link, int source, int destination, int option) {
     const auto& target = link.target;
     if (target.operand >= 0) {
@@ -302,7 +304,8 @@ class Assignment::Impl {
         return 0;
       }
       const double moved = price(link, source, destination);
-      // A view of a gathered value: propagation gathers the view, and re-gathers it in the backward pass.
+      // A view of a gathered value: propagation gathers the view, and re-gathers it in the
+      // backward pass.
       const auto gathers = variables_.is_saved_view(reader.node) ? gathered(source, destination)
                                                                  : 0u;
       return gathers == 0
@@ -368,7 +371,8 @@ class Assignment::Impl {
     return options;
   }
 
-  // Adds the link's cost times its count. `add` takes positions in the options of its ends, and the cost.
+  // Adds the link's cost times its count. `add` takes positions in the options of its ends, and
+  // the cost.
   template <class Add>
   void each(const Link& link, const std::vector<int>& from, const std::vector<int>& to, Add add) {
     std::vector<int> source_numbers, target_numbers;

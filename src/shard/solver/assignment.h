@@ -33,7 +33,8 @@ struct AssignmentOptions {
 // The costs of solutions by groups of nodes. A value belongs to the group that produces it, a
 // parameter to the group that reads it first.
 struct GroupTimes {
-  // [group][solution]: cost of work and of redistributes within the group; its part in the forward pass.
+  // [group][solution]: cost of work and of redistributes within the group; its part in the
+  // forward pass.
   std::vector<std::vector<double>> time, forward;
   // Cost of redistributes from one group to another, [solution of the first * solutions + solution
   // of the second]; infinity if there is no path.

@@ -198,7 +198,8 @@ void AssignmentVariables::add_class(const std::vector<ValueId>& members) {
   for (auto v : members) backward_variable_of_value_[v.index] = other;
 }
 
-// Adds the states that save this shard: replicated on some or all of the axes on which it is sharded.
+// Adds the states that save this shard: replicated on some or all of the axes on which it
+// is sharded.
 void AssignmentVariables::add_sharded_states(std::vector<ValueState>& states,
                                              const Placements& shard) const {
   for (unsigned mask = 1; mask < 1u << axes_.size(); ++mask) {

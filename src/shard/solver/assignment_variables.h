@@ -69,7 +69,8 @@ class AssignmentVariables {
   bool is_saved_view(size_t node) const { return saved_views_[node]; }
   // Returns the placements on the planned axes.
   mesh::Placements on_axes(const mesh::Placements& all) const;
-  // Returns the value's placements on all axes: `on_axes` on the planned ones, its base on the others.
+  // Returns the value's placements on all axes: `on_axes` on the planned ones, its base on
+  // the others.
   mesh::Placements placed(graph::ValueId v, const mesh::Placements& on_axes) const;
 
  private:

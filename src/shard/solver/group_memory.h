@@ -26,8 +26,8 @@ struct ValuePlacements {
 };
 
 // Returns the memory of each group. `groups`: of each node. `stages`: of each group; a value that
-// another stage reads counts there, in the first group that reads it, as `read`. `trains`: whether a
-// parameter is trained.
+// another stage reads counts there, in the first group that reads it, as `read`. `trains`: whether
+// a parameter is trained.
 std::vector<GroupMemory> find_group_memory(const graph::Graph& graph, const mesh::Mesh& mesh,
                                            const std::vector<int>& groups,
                                            const std::vector<int>& stages,

@@ -16,7 +16,8 @@ namespace {
 using graph::Graph;
 using graph::Input;
 
-// Far more than a model with repeated blocks needs; past it the best found is taken, with its bound.
+// Far more than a model with repeated blocks needs; past it the best found is taken, with
+// its bound.
 constexpr double kMostSeconds = 60;
 
 bool is_weight(const Graph& graph, const Input& input) {

@@ -241,7 +241,8 @@ class OptionFinder {
       const auto [at, added] = known.try_emplace(key.bytes(), 0);
       if (added) {
         auto list = list_options(n);
-        // Nodes that differ only in attributes without effect here (keys of random numbers) share options.
+        // Nodes that differ only in attributes without effect here (keys of random numbers)
+        // share options.
         std::string all;
         for (const auto& node_option : list) all += content(node_option.sharding);
         const auto [number, fresh] = contents.of(all);

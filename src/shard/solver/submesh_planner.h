@@ -24,15 +24,16 @@ class SubmeshPlanner {
                  const BlockPlanOptions& options);
   ~SubmeshPlanner();
 
-  // Returns the cheapest choice for the stages of at most `memory` bytes as estimated here (nothing:
-  // no limit), or nothing if none fits. Redistributes of values from and to stages of `decided`,
-  // which are planned here too, count in the choice and the cost; StageChoice::bound leaves them out.
+  // Returns the cheapest choice for the stages of at most `memory` bytes as estimated here
+  // (nothing: no limit), or nothing if none fits. Redistributes of values from and to stages of
+  // `decided`, which are planned here too, count in the choice and the cost; StageChoice::bound
+  // leaves them out.
   std::optional<StageChoice> fit(const StageRange& range, std::optional<double> memory,
                                  std::span<const StageChoice* const> decided) const;
   // Returns an estimate of the least memory in bytes that any choice for the stages needs.
   double least_memory(const StageRange& range) const;
-  // Adds the stages' blocks, parameters and placements of values to the plan, whose planned axes are
-  // `axes`, a superset of this one's.
+  // Adds the stages' blocks, parameters and placements of values to the plan, whose planned axes
+  // are `axes`, a superset of this one's.
   void write(const StageChoice& choice, const std::vector<int>& axes, BlockPlan& plan) const;
 
  private:

@@ -32,8 +32,8 @@ constexpr double kNarrow = 1.0;  // share of a search's slack that its range's w
 constexpr auto kGrace = std::chrono::milliseconds(100);
 constexpr double kWorthwhile = 0.8;  // share of options left for which a smaller model pays
 
-// A model restricted to the options that may matter in a range of thresholds, its tables, and the solutions found in it (as
-// positions of its options).
+// A model restricted to the options that may matter in a range of thresholds, its tables, and the
+// solutions found in it (as positions of its options).
 struct Space {
   Space(AssignModel from, const std::vector<int>& order)
       : model(std::move(from)), sweep(model, order, kMostWork) {}
@@ -171,8 +171,8 @@ void AssignSearch::improve(const Space& space, const ThresholdRange& range) {
   visit(space.model, found);
 }
 
-// Repairs a solution of the relaxation if none of them is allowed, so that an interrupted search has an answer and
-// bounds can prune.
+// Repairs a solution of the relaxation if none of them is allowed, so that an interrupted search
+// has an answer and bounds can prune.
 void AssignSearch::find_any() {
   const auto deadline = std::max(options_.deadline, std::chrono::steady_clock::now() + kGrace);
   for (auto from = root_->pool.rbegin(); from != root_->pool.rend() && !best_; ++from) {
@@ -225,17 +225,18 @@ void AssignSearch::open_node(Node node) {
   if (!infeasible) open_.push(std::move(node));
 }
 
-// Returns whether the error caused by the range's width is small compared with the search's slack, so that a label
-// search may solve the range without a split.
+// Returns whether the error caused by the range's width is small compared with the search's slack,
+// so that a label search may solve the range without a split.
 bool AssignSearch::is_narrow(const Node& node) const {
   if (node.low == node.high) return true;
   const auto width = static_cast<double>(thresholds_[node.high] - thresholds_[node.low]);
   return node.worth * model().transient_count * width <= kNarrow * node.slack;
 }
 
-// Searches a range for choices up to a cutoff slightly above its bound, and raises the bound. The
-// work grows steeply with the distance of the cutoff, so that a series of searches with growing
-// cutoffs costs little more than one search at the best time. Returns whether the range must be split.
+// Searches a range for choices up to a cutoff slightly above its bound, and raises the bound.
+// The work grows steeply with the distance of the cutoff, so that a series of searches with
+// growing cutoffs costs little more than one search at the best time. Returns whether the range
+// must be split.
 bool AssignSearch::search(Node& node) {
   const auto node_range = range(node);
   auto space = node.space;
@@ -244,7 +245,8 @@ bool AssignSearch::search(Node& node) {
   for (int round = 0; round < 3; ++round) {
     relaxed = bound(node, *space, {.target = target(), .iterations = 200, .tolerance = 1e-3});
     if (space != node.space && node.bound > cutoff) {
-      // The restricted space lacks options slower than its cutoff, which therefore limits the bound.
+      // The restricted space lacks options slower than its cutoff, which therefore limits
+      // the bound.
       node.bound = std::nextafter(cutoff, kInfinity);
       node.slack *= kFurther;
       return false;
@@ -387,7 +389,8 @@ Answer answer(const AssignModel& model, const AssignOptions& options) {
 AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions& options) {
   AssignOutcome outcome;
   double scale = kInfinity;
-  // Times far above the best one would reduce the quantum's precision: once a choice is known, they are forbidden.
+  // Times far above the best one would reduce the quantum's precision: once a choice is known, they
+  // are forbidden.
   for (int round = 0; round < 4; ++round) {
     AssignModel model = make_model(problem, {.time_scale = scale, .ignore_time = options.any});
     const double rounding = static_cast<double>(problem.ops.size() + problem.edges.size()) *

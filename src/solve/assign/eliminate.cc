@@ -20,7 +20,8 @@ struct Factor {
 
 // Limit on the entries of one intermediate table, for its memory.
 constexpr double kMostAtOnce = 1e8;
-// Total table entries of an elimination above which dropping options first (tighten.h) is worthwhile.
+// Total table entries of an elimination above which dropping options first (tighten.h)
+// is worthwhile.
 constexpr double kWorthTightening = 2e6;
 
 int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
@@ -282,7 +283,8 @@ std::optional<std::vector<int>> eliminate_all(const AssignModel& model,
   return solution;
 }
 
-// Eliminates a model without easy variables or dominated options. If worthwhile, first drops options that no best solution has.
+// Eliminates a model without easy variables or dominated options. If worthwhile, first drops
+// options that no best solution has.
 std::optional<std::vector<int>> eliminate_hard(const AssignModel& model, double most_work) {
   if (const auto order = Order(model).run(std::min(most_work, kWorthTightening))) {
     return eliminate_all(model, *order);

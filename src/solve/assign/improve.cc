@@ -124,7 +124,8 @@ bool repair(const AssignModel& model, std::vector<int>& solution,
   };
   const int count = static_cast<int>(solution.size());
   for (int64_t excess = excess_of();; excess = excess_of()) {
-    // Compare the change in the number of forbidden pairs, then the memory above capacity, then the time.
+    // Compare the change in the number of forbidden pairs, then the memory above capacity, then
+    // the time.
     using Gain = std::tuple<int, int64_t, int64_t>;
     Gain best{0, excess, std::numeric_limits<int64_t>::min()};
     int best_v = -1, best_j = 0;

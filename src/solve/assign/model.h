@@ -1,6 +1,7 @@
-// An assign problem as the exact search reads it: ops that follow each other are one variable, parallel edges are one table,
-// every number is an integer multiple of a quantum. Integer sums do not depend on their order; with rounding, permutations of
-// identical layers would differ, and labels of equal states would not be recognised as equal.
+// An assign problem as the exact search reads it: ops that follow each other are one variable,
+// parallel edges are one table, every number is an integer multiple of a quantum. Integer sums do
+// not depend on their order; with rounding, permutations of identical layers would differ, and
+// labels of equal states would not be recognised as equal.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,8 @@ struct ModelOptions {
 // far below the tolerance.
 AssignModel make_model(const AssignProblem& problem, const ModelOptions& options = {});
 
-// Returns the model with only the options listed per variable (indices into its present options, ascending).
+// Returns the model with only the options listed per variable (indices into its present
+// options, ascending).
 AssignModel restrict_model(const AssignModel& model, const std::vector<std::vector<int>>& keep);
 
 // Returns the option index per op of a solution (option position per variable).

@@ -51,8 +51,8 @@ class Pricing {
       const auto cost = [&](const Point& p) {
         return static_cast<double>(p.time) + price * static_cast<double>(p.memory);
       };
-      // Charges are rounded to whole quanta: half a quantum for each variable, and the rounding error
-      // of doubles of this size.
+      // Charges are rounded to whole quanta: half a quantum for each variable, and the rounding
+      // error of doubles of this size.
       const double rounding = static_cast<double>(model_.variables.size()) / 2 +
                               8 * std::numeric_limits<double>::epsilon() * price * most_memory();
       found_.lower_bound = std::max(

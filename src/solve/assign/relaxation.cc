@@ -142,7 +142,8 @@ Relaxed relax(const AssignModel& model, Sweep& sweep, const ThresholdRange& rang
               const std::function<void(std::span<const int>)>& visit) {
   const Rows rows = binding_rows(model, range);
   const double scale = std::max(std::abs(options.target), 1.0);
-  // The penalty exceeds the value of any exchange of memory for time; otherwise the penalty column would stay in the mixture.
+  // The penalty exceeds the value of any exchange of memory for time; otherwise the penalty column
+  // would stay in the mixture.
   Master master(rows.limits, 1e5);
   if (rows.group_quantity) {
     std::vector<double> use(rows.limits.size(), 0.0);
@@ -166,7 +167,8 @@ Relaxed relax(const AssignModel& model, Sweep& sweep, const ThresholdRange& rang
     const double mixture = master.solve() * scale;
     const auto prices = master.prices();
     auto tried = prices;
-    // Take prices between the best so far and the master's: this converges much faster with many prices.
+    // Take prices between the best so far and the master's: this converges much faster with
+    // many prices.
     const bool between = smooth && std::isfinite(best.bound);
     if (between) {
       for (size_t r = 0; r < tried.size(); ++r) tried[r] = 0.5 * (best_prices[r] + prices[r]);

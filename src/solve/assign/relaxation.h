@@ -1,8 +1,9 @@
 // Lagrangian lower bounds of an assign model for a range of transient thresholds.
 //
-// sum of the k largest transients = min over thresholds h of (k * h + sum over transients t of max(0, t - h)), attained at
-// the k-th largest. For a fixed h every term of the peak is linear in the choice, up to two maxima, and the problem is the
-// union over h. For a range of thresholds [low, high], k * low plus the excess over high is a lower bound for all of them.
+// sum of the k largest transients = min over thresholds h of (k * h + sum over transients t of
+// max(0, t - h)), attained at the k-th largest. For a fixed h every term of the peak is linear in
+// the choice, up to two maxima, and the problem is the union over h. For a range of thresholds
+// [low, high], k * low plus the excess over high is a lower bound for all of them.
 #pragma once
 
 #include <functional>
@@ -34,7 +35,8 @@ inline int64_t capacity_left(const AssignModel& model, const ThresholdRange& ran
   return model.capacity - model.transient_count * range.low;
 }
 
-// Returns the time of each option plus its memory at the prices. A total minus `constant` (output) is a lower bound.
+// Returns the time of each option plus its memory at the prices. A total minus `constant` (output)
+// is a lower bound.
 Sweep::Unary charged(const AssignModel& model, const ThresholdRange& range, const Prices& prices,
                      double& constant);
 
@@ -53,7 +55,8 @@ struct RelaxOptions {
 // Known solutions (option position per variable). The relaxation starts from these.
 using Pool = std::vector<std::vector<int>>;
 
-// Returns the best bound found. Calls `visit` with every choice that is found, and adds it to the pool.
+// Returns the best bound found. Calls `visit` with every choice that is found, and adds it to
+// the pool.
 Relaxed relax(const AssignModel& model, Sweep& sweep, const ThresholdRange& range,
               const RelaxOptions& options, Pool& pool,
               const std::function<void(std::span<const int>)>& visit);

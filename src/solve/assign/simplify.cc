@@ -13,15 +13,16 @@ bool uses_no_more(const Use& a, const Use& b) {
   for (size_t r = 0; r < a.rows.size(); ++r) {
     if (a.rows[r] > b.rows[r]) return false;
   }
-  // Both are descending: the k largest of `a` then sum to at most the k largest of `b`, for every k.
+  // Both are descending: the k largest of `a` then sum to at most the k largest of `b`, for
+  // every k.
   for (size_t t = 0; t < a.transients.size(); ++t) {
     if (a.transients[t] > b.transients[t]) return false;
   }
   return true;
 }
 
-// Returns the maximum over the neighbour's options of the pair time of option i minus that of option j; kForbidden if i
-// forbids an option of the neighbour that j allows.
+// Returns the maximum over the neighbour's options of the pair time of option i minus that of
+// option j; kForbidden if i forbids an option of the neighbour that j allows.
 int64_t most_excess(const Pair& pair, bool is_u, int i, int j, int others) {
   int64_t most = -kForbidden;
   for (int k = 0; k < others; ++k) {

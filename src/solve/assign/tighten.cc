@@ -127,8 +127,9 @@ class Diffusion {
 
   double margin() const { return 1 + kMargin * static_cast<double>(best_time_); }
 
-  // Visits the variables in order: each collects the costs of its tables and distributes them to the tables of variables that
-  // follow in this direction. Returns false if a variable has no option left.
+  // Visits the variables in order: each collects the costs of its tables and distributes them to
+  // the tables of variables that follow in this direction. Returns false if a variable has no
+  // option left.
   bool pass(bool forward) {
     double bound = this->bound();
     std::vector<int> solution(own_.size(), -1);
@@ -191,7 +192,8 @@ class Diffusion {
     return (place_[other] > place_[v]) == forward;
   }
 
-  // Drops options whose cost plus the least cost of all other variables (`others`) exceeds the best solution's.
+  // Drops options whose cost plus the least cost of all other variables (`others`) exceeds the
+  // best solution's.
   bool drop(int v, double others) {
     const double most = static_cast<double>(best_time_) + margin() - others;
     std::erase_if(found_.keep[v], [&](int i) { return own_[v][i] > most; });

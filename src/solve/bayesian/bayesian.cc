@@ -24,7 +24,8 @@ double expected_improvement(const Prediction& prediction, double best) {
   return gain * probability + prediction.deviation * density;
 }
 
-// The values' logarithms, scaled to mean 0 and standard deviation 1. Failed points count as worse than all others.
+// The values' logarithms, scaled to mean 0 and standard deviation 1. Failed points count as worse
+// than all others.
 std::vector<double> standardized(std::vector<double> values) {
   double sum = 0, squares = 0, worst = -kInfinity;
   int count = 0;

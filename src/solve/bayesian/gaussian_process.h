@@ -10,7 +10,8 @@ struct Prediction {
   double mean = 0, deviation = 0;
 };
 
-// Fitted to the values of at least one point; points are lists of equal length. Values should have mean 0.
+// Fitted to the values of at least one point; points are lists of equal length. Values should have
+// mean 0.
 class GaussianProcess {
  public:
   GaussianProcess(std::vector<std::vector<int>> points, std::vector<double> values);

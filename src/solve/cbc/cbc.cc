@@ -1,4 +1,5 @@
-// CBC through its C interface, as a plugin: loading its libraries would cost every command milliseconds.
+// CBC through its C interface, as a plugin: loading its libraries would cost every
+// command milliseconds.
 #include <Cbc_C_Interface.h>
 
 #include <ClpSimplex.hpp>
@@ -48,7 +49,8 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
     row_most.push_back(range.most);
   }
   if ((columns > kLarge || start[columns] > kMany) && std::isfinite(seconds)) {
-    // CBC checks its time limit only after the first relaxation, which takes long for large programs.
+    // CBC checks its time limit only after the first relaxation, which takes long for
+    // large programs.
     const auto begin = std::chrono::steady_clock::now();
     ClpSimplex relaxation;
     relaxation.setLogLevel(0);

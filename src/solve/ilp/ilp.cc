@@ -23,8 +23,8 @@ constexpr double kCostSpread = 1e3;  // limit on the largest cost / kCostScale
 
 using Clock = std::chrono::steady_clock;
 
-// Solves repeatedly, forbidding answers that `read` refuses (they exceed a limit by less than CBC's tolerance). `read`
-// returns the choice; `chosen` the columns that are 1 in it.
+// Solves repeatedly, forbidding answers that `read` refuses (they exceed a limit by less than CBC's
+// tolerance). `read` returns the choice; `chosen` the columns that are 1 in it.
 template <class Problem>
 IlpOutcome minimise(IntegerProgram& program, const Problem& problem, double scale,
                     Clock::time_point deadline,
@@ -63,9 +63,9 @@ struct Pricing {
   bool leaves_out(double time) const { return time > cutoff * (1 + kTolerance); }
 };
 
-// Solves with costs scaled by an estimate of the answer's time, and repeats with the time found if the scale was too
-// small for CBC to distinguish answers. Options that cost more than the answer are left out, so that all costs are of
-// its magnitude.
+// Solves with costs scaled by an estimate of the answer's time, and repeats with the time found if
+// the scale was too small for CBC to distinguish answers. Options that cost more than the answer
+// are left out, so that all costs are of its magnitude.
 template <class Problem>
 IlpOutcome solve_scaled(const Problem& problem, double guess,
                         const std::function<IlpOutcome(const Pricing&)>& solve) {
@@ -249,8 +249,8 @@ class AssignProgram {
   int columns_ = 0;
 };
 
-// Returns an estimate of the answer's time: at least the sum of the fastest options, and large enough for scaled costs
-// to stay small.
+// Returns an estimate of the answer's time: at least the sum of the fastest options, and large
+// enough for scaled costs to stay small.
 double guess_time(const AssignProblem& problem) {
   double least_total = 0, largest = 0;
   for (const auto& op : problem.ops) {

@@ -1,4 +1,5 @@
-// Solves both kinds of problems as integer programs with CBC: slower than labels, and independent of it.
+// Solves both kinds of problems as integer programs with CBC: slower than labels, and independent
+// of it.
 #pragma once
 
 #include <optional>
@@ -14,8 +15,9 @@ struct IlpOutcome {
   bool finished = false;                   // solved or ruled out, to CBC's tolerance
 };
 
-// Requires a problem that check_problem accepts. CBC's own tolerances are about 1e-7: if evaluate() refuses an answer for that
-// reason, the answer is forbidden and the program is solved once more. The bound of a finished answer is its re-evaluated time.
+// Requires a problem that check_problem accepts. CBC's own tolerances are about 1e-7: if evaluate()
+// refuses an answer for that reason, the answer is forbidden and the program is solved once more.
+// The bound of a finished answer is its re-evaluated time.
 IlpOutcome solve_ilp(const AssignProblem& problem, double seconds);
 IlpOutcome solve_ilp(const StagesProblem& problem, double seconds);
 

@@ -10,7 +10,8 @@ class IntegerProgram {
  public:
   using Terms = std::vector<std::pair<int, double>>;  // column, coefficient; a column may repeat
 
-  // Returns the new column's index. `most` may be infinity; an integer column takes whole values only.
+  // Returns the new column's index. `most` may be infinity; an integer column takes whole
+  // values only.
   struct Column {
     double cost = 0;
     double most = 0;
@@ -32,8 +33,8 @@ class IntegerProgram {
     std::vector<double> values;  // empty where no solution was found
     double bound = 0;            // no solution costs less
   };
-  // Minimises the cost. Throws Error (failed) where the plugin libperigee_cbc.so is not in the folder
-  // of this library.
+  // Minimises the cost. Throws Error (failed) where the plugin libperigee_cbc.so is not in the
+  // folder of this library.
   Answer minimise(double seconds) const;
 
   const std::vector<Column>& columns() const { return columns_; }
@@ -47,7 +48,8 @@ class IntegerProgram {
   std::vector<Range> ranges_;
 };
 
-// The function that the plugin exports as "perigee_cbc_minimise": fills in the answer, prints nothing.
+// The function that the plugin exports as "perigee_cbc_minimise": fills in the answer,
+// prints nothing.
 using MinimiseFunction = void (*)(const IntegerProgram& program, double seconds,
                                   IntegerProgram::Answer& answer);
 

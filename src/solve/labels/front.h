@@ -9,7 +9,8 @@
 
 namespace perigee::solve {
 
-// The non-dominated labels of one state, added in ascending time. A label is dominated if a kept one uses no more of any term.
+// The non-dominated labels of one state, added in ascending time. A label is dominated if a kept
+// one uses no more of any term.
 class LabelFront {
  public:
   explicit LabelFront(size_t width) : width_(width) {}

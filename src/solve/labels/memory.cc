@@ -81,8 +81,8 @@ void LabelMemory::choose_peaks(const Added& added) {
   group_ = (backward_ || step_) && most_group_ > least_group_;
 }
 
-// Finds the rate that gives the tightest bound on a peak; the peak is no longer counted if this bound shows that it
-// cannot bind.
+// Finds the rate that gives the tightest bound on a peak; the peak is no longer counted if this
+// bound shows that it cannot bind.
 void LabelMemory::reach(bool& counted, int64_t Use::*memory, Reach& reach) {
   if (!counted) return;
   const double unit = static_cast<double>(std::max<int64_t>(capacity_, 1)) /

@@ -1,4 +1,5 @@
-// Memory terms of labels: the terms that can still bind, their change in a step, and whether the limits can still be met.
+// Memory terms of labels: the terms that can still bind, their change in a step, and whether the
+// limits can still be met.
 #pragma once
 
 #include <algorithm>
@@ -63,8 +64,8 @@ class LabelMemory {
     int64_t least_backward = 0, most_backward = 0, least_step = 0, most_step = 0;
   };
 
-  // Bounds the memory that a label may still add to a peak:
-  // rate * (target - charged time - tables), where `tables` has the least time minus memory / rate of the remaining steps.
+  // Bounds the memory that a label may still add to a peak: rate * (target - charged time -
+  // tables), where `tables` has the least time minus memory / rate of the remaining steps.
   struct Reach {
     double rate = 0;  // memory per time; 0: not known
     Sweep::Tables tables;

@@ -72,7 +72,8 @@ class Search {
   double bound_of(size_t i, const Layer& layer, size_t label) const {
     return layer.charged[label] + sweep_.rest(i + 1, table_state(i, layer.state[label]));
   }
-  // Maps a full state after step i to the sweep's state; they are equal where the sweep left out no pair.
+  // Maps a full state after step i to the sweep's state; they are equal where the sweep left out
+  // no pair.
   uint64_t table_state(size_t i, uint64_t state) const;
 
   const AssignModel& model_;

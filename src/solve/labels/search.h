@@ -29,11 +29,12 @@ struct LabelOutcome {
   bool timed_out = false;  // then only the relaxation's bound holds
 };
 
-// Searches all choices whose peak is within capacity as the range charges transients; that is exact
-// for a single threshold. The sweep holds the tables of the last backward() for `charged` at the
-// range, `constant` as charged() returned it. Choices found go to `accept`, fastest first, until it
-// returns true. A label dominates another of the same frontier options only if it is no worse in
-// time and in every memory term, maxima included; terms that can no longer bind get equal values first.
+// Searches all choices whose peak is within capacity as the range charges transients; that is
+// exact for a single threshold. The sweep holds the tables of the last backward() for `charged` at
+// the range, `constant` as charged() returned it. Choices found go to `accept`, fastest first,
+// until it returns true. A label dominates another of the same frontier options only if it is no
+// worse in time and in every memory term, maxima included; terms that can no longer bind get equal
+// values first.
 LabelOutcome search_labels(const AssignModel& model, const Sweep& sweep,
                            const ThresholdRange& range, double constant,
                            const LabelOptions& options,

@@ -240,7 +240,8 @@ void Sweep::leave_out_pairs(const AssignModel& model, double most_work) {
     exact_ = false;
     const int u = model.pairs[chosen].u, v = model.pairs[chosen].v;
     auto& table = pair_time_[chosen];
-    // Shares: half of the least time of u's option, then the excess of v's option, then the rest of u's.
+    // Shares: half of the least time of u's option, then the excess of v's option, then the rest
+    // of u's.
     for (const double part : {0.5, -1.0, 1.0}) {
       const bool rows = part > 0;
       for (int a = 0; a < (rows ? sizes_[u] : sizes_[v]); ++a) {

@@ -1,5 +1,6 @@
-// Dynamic programming over variables in a linear order. The state between two steps is the options of the frontier: the
-// passed variables that have a pair with a later variable. A chain has a frontier of one variable.
+// Dynamic programming over variables in a linear order. The state between two steps is the options
+// of the frontier: the passed variables that have a pair with a later variable. A chain has a
+// frontier of one variable.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,13 @@ struct SweepStep {
 std::vector<SweepStep> make_steps(const AssignModel& model, const std::vector<int>& order,
                                   const std::vector<bool>& kept);
 
-// Returns an order with small frontiers: the model's own where that is nearly as good as a greedy one.
+// Returns an order with small frontiers: the model's own where that is nearly as good as a
+// greedy one.
 std::vector<int> choose_order(const AssignModel& model);
 
-// Lower bounds by dynamic programming with given times per option. Where the frontier is too wide for tables, pairs are left
-// out and replaced by a share of their time per option of either end; the shares' sum is at most the pair's time, so that the
-// bound holds.
+// Lower bounds by dynamic programming with given times per option. Where the frontier is too wide
+// for tables, pairs are left out and replaced by a share of their time per option of either end;
+// the shares' sum is at most the pair's time, so that the bound holds.
 class Sweep {
  public:
   using Unary = std::vector<std::vector<double>>;  // [variable][option], in time quanta
@@ -55,7 +57,8 @@ class Sweep {
   double pair_total(std::span<const int> solution) const;
   // Returns, per variable and option, the least total through it. Requires backward().
   Unary through();
-  // Returns the tables for other times per option, shares included, and leaves those of backward() alone.
+  // Returns the tables for other times per option, shares included, and leaves those of
+  // backward() alone.
   Tables tables(const Unary& with_shares) const;
   // Least total of the steps from `step` on, given the state before it.
   double rest(size_t step, uint64_t state) const { return rest_[step][state]; }
@@ -66,7 +69,8 @@ class Sweep {
   double work() const { return work_; }  // table entries touched by one backward()
   // Returns the times per option as last given, plus the shares of left-out pairs.
   const Unary& unary() const { return unary_; }
-  // Returns the times of pairs, [pair][u * size of v + v]: of a left-out pair the excess over its two shares.
+  // Returns the times of pairs, [pair][u * size of v + v]: of a left-out pair the excess over its
+  // two shares.
   const std::vector<std::vector<double>>& pair_time() const { return pair_time_; }
 
  private:

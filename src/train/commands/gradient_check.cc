@@ -208,8 +208,8 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
   step.spec.guarded = false;
   step.spec.groups.clear();
   step.values = first_values(planned, step.job);
-  step.batch =
-      data::open_data(step.job, data::division_of(plan)).training->at(1, {0, step.job.batch.global});
+  step.batch = data::open_data(step.job, data::division_of(plan))
+                   .training->at(1, {0, step.job.batch.global});
 
   exec::install_allocator();
   at::set_num_threads(1);

@@ -41,8 +41,9 @@ void require_gradients(const Task& task, const std::string& plan_text) {
   require_passed(check);
 }
 
-// Returns how the run's folder is opened. A start that may do both resumes from a complete checkpoint of
-// train.output; without one it begins as the first start did, in place of the files there.
+// Returns how the run's folder is opened. A start that may do both resumes from a complete
+// checkpoint of train.output; without one it begins as the first start did, in place of the
+// files there.
 RunOptions run_options(const Task& task, const job::Job& job) {
   if (!task.resume || !task.overwrite) return {task.resume, task.resume_from, task.overwrite};
   const auto& output = job.train.output;
@@ -55,8 +56,8 @@ RunOptions run_options(const Task& task, const job::Job& job) {
   return {!task.resume_from.empty(), task.resume_from, true};
 }
 
-// Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for a
-// new run, another strategy, or another number of ranks.
+// Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for
+// a new run, another strategy, or another number of ranks.
 std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
   if (!task.plan_file.empty() || task.strategy_given) return "";
   const auto file = folder.resumed_plan();

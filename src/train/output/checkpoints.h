@@ -25,10 +25,11 @@ struct CheckpointOptions {
   checkpoint::Stages reached;
 };
 
-// The checkpoints of one rank, one at a time. The rank copies its pieces, at once, and goes on; a
-// thread of its own writes them. Once all ranks have written theirs, rank 0 completes the checkpoint
-// on its thread. Ranks learn from each other after each step (`poll`) that they have written, so
-// that no rank counts as silent however long a disk takes. All ranks call the same functions.
+// The checkpoints of one rank, one at a time. The rank copies its pieces, at once, and goes
+// on; a thread of its own writes them. Once all ranks have written theirs, rank 0 completes
+// the checkpoint on its thread. Ranks learn from each other after each step (`poll`) that they
+// have written, so that no rank counts as silent however long a disk takes. All ranks call the
+// same functions.
 //
 // Errors of writing are thrown (failed) by the next call on the rank that has one; the others then
 // lose that rank. The unfinished checkpoint is removed; earlier ones stay as they are.

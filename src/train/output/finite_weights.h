@@ -19,8 +19,8 @@ std::string find_not_finite(std::span<const checkpoint::Piece> pieces,
 
 // Returns whether the trained parameters and their states in the ranks' pieces of a checkpoint
 // (averages over copies of the model included) are finite. All ranks call it with
-// RankTrainer::pieces_to_write(step). Where they are not: throws Error (failed) on all ranks, naming
-// tensor and rank; without train.stop_if_not_finite a warning says so.
+// RankTrainer::pieces_to_write(step). Where they are not: throws Error (failed) on all ranks,
+// naming tensor and rank; without train.stop_if_not_finite a warning says so.
 bool are_weights_finite(const RankTrainer& trainer, std::span<const checkpoint::Piece> pieces,
                         exec::Communicator& communicator, const job::Job& job, int64_t step);
 

@@ -32,8 +32,8 @@ class AutoPlanner : public lua::Planner {
   std::optional<nlohmann::json> runner_up(const search::Found& found,
                                           const std::function<bool(const nlohmann::json&)>& skip);
 
-  // Returns the reasons for a plan of a strategy that has the methods of a candidate that a search of
-  // this planner returned, with that plan; nothing for other strategies. Compiles the plan.
+  // Returns the reasons for a plan of a strategy that has the methods of a candidate that a search
+  // of this planner returned, with that plan; nothing for other strategies. Compiles the plan.
   std::shared_ptr<search::Found> explain(const methods::StrategySpec& strategy, plan::Plan plan,
                                          const graph::Graph& graph);
 

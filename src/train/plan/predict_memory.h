@@ -17,8 +17,8 @@ namespace perigee::train {
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces);
 
-// Returns the bytes of each rank's copy of a checkpoint that is written while the job goes on; empty
-// where the job writes none before its last step.
+// Returns the bytes of each rank's copy of a checkpoint that is written while the job goes on;
+// empty where the job writes none before its last step.
 std::vector<int64_t> checkpoint_copies(const compile::Programs& programs, const plan::Plan& plan,
                                        const graph::Graph& graph, const job::Job& job);
 

@@ -1,4 +1,5 @@
-// Lines that a strategy script prints, which go to the log once, however often its function is called.
+// Lines that a strategy script prints, which go to the log once, however often its function
+// is called.
 #pragma once
 
 #include <string>

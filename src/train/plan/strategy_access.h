@@ -32,7 +32,7 @@ struct StrategyAccess {
   // Returns the strategy's list of methods for this graph; runs the script's function where it has
   // one. `job`: JSON that the function receives.
   static methods::StrategySpec resolve(const Strategy& strategy, const nlohmann::json& job,
-                                   const graph::Graph& graph, lua::Planner* planner) {
+                                       const graph::Graph& graph, lua::Planner* planner) {
     const auto& impl = *strategy.impl_;
     return impl.script ? impl.script->resolve(job, graph, planner) : *impl.fixed;
   }

@@ -23,9 +23,9 @@ std::string read_resumed_plan(const std::string& file);
 void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder);
 
 // Throws Error where this machine has less memory than `local_ranks` ranks of the plan need, each
-// with its copy of a checkpoint (`checkpoint_bytes`, by rank; empty: none). The
-// message has the excess and the changes that would make the plan fit (train/plan/advice.h). `plan` is that of `planned`,
-// with its prediction.
+// with its copy of a checkpoint (`checkpoint_bytes`, by rank; empty: none). The message has the
+// excess and the changes that would make the plan fit (train/plan/advice.h). `plan` is that of
+// `planned`, with its prediction.
 void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
                        const std::vector<int64_t>& checkpoint_bytes,
                        const std::string& runtime_folder);

@@ -6,7 +6,8 @@
 
 namespace perigee::train {
 
-// Returns the settings that are compared with rank 0's: the job's shared keys and the size of its data.
+// Returns the settings that are compared with rank 0's: the job's shared keys and the size of
+// its data.
 exec::Settings shared_settings(const job::Job& job);
 
 }  // namespace perigee::train

@@ -7,8 +7,8 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "train/run/state_exchange.h"
 #include "train/run/heartbeat.h"
+#include "train/run/state_exchange.h"
 #include "train/run/stragglers.h"
 #include "train/step/replicas.h"
 #include "train/step/step_scalars.h"

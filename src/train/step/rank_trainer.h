@@ -73,8 +73,8 @@ class RankTrainer {
 
   // Returns the pieces that this rank writes to a checkpoint (checkpoint::owners): the bytes of its
   // tensors or, where `copy` has room (bytes_to_write), copies of them in it. Without it, pieces on
-  // a GPU are copied to the host and kept until the next call. Where ranks train copies of the model
-  // they include each copy's own values and their averages.
+  // a GPU are copied to the host and kept until the next call. Where ranks train copies of the
+  // model they include each copy's own values and their averages.
   std::vector<checkpoint::Piece> pieces_to_write(int64_t step, std::span<std::byte> copy = {});
   // Returns the bytes of those pieces.
   int64_t bytes_to_write(int64_t step) const;

@@ -1,6 +1,6 @@
-// The launcher under the address sanitizer, with 2,000 descriptors that its parent has left open: its own
-// have larger numbers than a select() takes. Exits with 0 where two ranks train and one that fails is
-// reported, with 77 where the system permits no such number.
+// The launcher under the address sanitizer, with 2,000 descriptors that its parent has left open:
+// its own have larger numbers than a select() takes. Exits with 0 where two ranks train and one
+// that fails is reported, with 77 where the system permits no such number.
 #include <fcntl.h>
 #include <sys/resource.h>
 

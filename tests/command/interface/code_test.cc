@@ -13,7 +13,8 @@ namespace {
 
 const std::string kStrategy = "strategies/data_parallel/ddp.lua";
 
-// A library that writes a file when it is opened: a sampler, and a model plugin that makes no model.
+// A library that writes a file when it is opened: a sampler, and a model plugin that makes
+// no model.
 class Library {
  public:
   Library() {

@@ -1,5 +1,5 @@
-// The example of each page of runtime/methods: its strategy is the shipped one, and its command prints
-// the shown decisions.
+// The example of each page of runtime/methods: its strategy is the shipped one, and its command
+// prints the shown decisions.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <regex>

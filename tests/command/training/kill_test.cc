@@ -67,8 +67,8 @@ class Chain {
     return wrong;
   }
 
-  // Returns whether a kill after step `last` loses more than the work since the last checkpoint that
-  // was complete when the next one began: the newest may still be written.
+  // Returns whether a kill after step `last` loses more than the work since the last checkpoint
+  // that was complete when the next one began: the newest may still be written.
   static bool lost(int last, int newest) { return last < newest || last - newest > 2 * kEvery; }
 
   int kept() const { return kept_; }

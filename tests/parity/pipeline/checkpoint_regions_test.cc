@@ -1,5 +1,5 @@
-// Recomputed regions that several parts of a pipeline share: each part recomputes its own share, and
-// the activations that it sends on are kept.
+// Recomputed regions that several parts of a pipeline share: each part recomputes its own share,
+// and the activations that it sends on are kept.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -25,8 +25,8 @@ struct CopyBatch {
   std::string methods = "";  // beside the mesh, as data: `, ["fp8", {}]`
 };
 
-// Trains copies of the model one by one and averages them. `given` is captured at a copy's part of a
-// microbatch. Returns the outcome of each copy.
+// Trains copies of the model one by one and averages them. `given` is captured at a copy's part of
+// a microbatch. Returns the outcome of each copy.
 std::vector<Outcome> train_copies(const Given& given, const CopyBatch& batch,
                                   const Averaging& averaging, const compile::StepSpec& spec,
                                   int64_t steps);

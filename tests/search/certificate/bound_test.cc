@@ -16,10 +16,10 @@
 using namespace perigee;
 using search::Choice;
 using search::coin;
+using search::CostModel;
 using search::Estimate;
 using search::Layer;
 using search::Layers;
-using search::CostModel;
 using search::one_of;
 using search::pick;
 using search::Starts;
@@ -70,7 +70,8 @@ struct Case {
 
   double limit = 1e15;  // bytes of a rank
 
-  // Returns use(model), of the model in which the later parts begin there; without `starts`, anywhere.
+  // Returns use(model), of the model in which the later parts begin there; without
+  // `starts`, anywhere.
   template <class F>
   auto with(const Starts& starts, F use) {
     simulate::OpCosts costs(on, none);
@@ -92,7 +93,8 @@ struct Case {
     });
   }
   std::vector<Starts> cuts() {
-    return with({}, [&](const CostModel& model) { return search::all_cuts(choice, model, layers); });
+    return with({},
+                [&](const CostModel& model) { return search::all_cuts(choice, model, layers); });
   }
 };
 

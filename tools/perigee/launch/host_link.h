@@ -28,7 +28,8 @@ class HostLink {
   std::string settings();  // of the keeper's host
   bool formed();           // a round was formed
   void send(const Registration& registration);
-  // Returns the verdict on the registration once there is one, or nothing when a signal ends the wait.
+  // Returns the verdict on the registration once there is one, or nothing when a signal ends
+  // the wait.
   std::optional<Verdict> wait(const Registration& registration, Signals& signals);
   void leave();  // tells the keeper that this host knows that the job has ended
 

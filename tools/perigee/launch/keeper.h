@@ -1,5 +1,5 @@
-// The keeper of a job whose hosts come and go: a process of one host's launcher with a store, by way of
-// which the launchers register for a round (membership.h) and are told when it is over.
+// The keeper of a job whose hosts come and go: a process of one host's launcher with a store, by
+// way of which the launchers register for a round (membership.h) and are told when it is over.
 //
 // Keys of the store:
 //   settings          of the keeper's host (job::HostAgreement)

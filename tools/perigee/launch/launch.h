@@ -16,8 +16,8 @@ struct LaunchOptions {
   int64_t nodes = 1;        // hosts, at most
   int64_t least_nodes = 0;  // with fewer the job waits; 0: `nodes`
   int64_t node_rank = -1;   // -1: 0 of a fixed number of hosts, else as the hosts come
-  // HOST:PORT, required with several nodes. Where hosts come and go, one or several, with commas: the
-  // first whose host lives decides which hosts take part.
+  // HOST:PORT, required with several nodes. Where hosts come and go, one or several, with commas:
+  // the first whose host lives decides which hosts take part.
   std::string rendezvous;
   std::string interface;      // for transfers between hosts; "": by the route to the rendezvous
   std::string secret;         // of the job; "": on one host, a random one
@@ -31,16 +31,17 @@ struct LaunchOptions {
   job::HostAgreement agreement;  // where hosts come and go
 };
 
-// Returns whether hosts may come and go, or come back after a failure: they then agree on each round.
+// Returns whether hosts may come and go, or come back after a failure: they then agree on
+// each round.
 bool hosts_change(const LaunchOptions& options);
 
-// Runs `body` in one forked process for each rank of this host (run_round). Returns 0 when all ranks
-// did, else the status of the first that failed, and shows only its message; a message of a rank that
-// only lost its peers ("[communicator]") is shown where no rank failed by itself. SIGINT, SIGTERM and
-// SIGHUP end the job.
+// Runs `body` in one forked process for each rank of this host (run_round). Returns 0 when all
+// ranks did, else the status of the first that failed, and shows only its message; a message of a
+// rank that only lost its peers ("[communicator]") is shown where no rank failed by itself. SIGINT,
+// SIGTERM and SIGHUP end the job.
 //
-// A job whose rank failed is started again up to `max_restarts` times, on as many hosts as there are
-// (`least_nodes` to `nodes`), after a call of `go_on`. Status 2 and 3 are not: a restart does
+// A job whose rank failed is started again up to `max_restarts` times, on as many hosts as there
+// are (`least_nodes` to `nodes`), after a call of `go_on`. Status 2 and 3 are not: a restart does
 // not mend the command or the job. Throws Error when a port cannot be bound, the system has no
 // descriptor or process left, or the hosts do not come.
 int launch(const LaunchOptions& options, const RankBody& body);

@@ -15,7 +15,8 @@
 namespace perigee::command {
 namespace {
 
-// Open at the same time in a rank: libraries while they load, the profile database, data, a checkpoint.
+// Open at the same time in a rank: libraries while they load, the profile database, data,
+// a checkpoint.
 constexpr int64_t kOfOneRank = 23;
 constexpr int64_t kOfEachPeer = 16;  // connections of groups, while they are made
 

@@ -1,10 +1,10 @@
-// Which hosts take part in a round of a job whose hosts come and go: decisions without a network or a
-// clock. The keeper (keeper.h) carries them out.
+// Which hosts take part in a round of a job whose hosts come and go: decisions without a network or
+// a clock. The keeper (keeper.h) carries them out.
 //
-// A host registers for a round and waits. A round is formed when all hosts have come that the job may
-// have; when enough have come and the others are late; or, after a round, when its hosts are back.
-// While a round runs, a host that registers waits until the others have saved a checkpoint and
-// register for the next round, too.
+// A host registers for a round and waits. A round is formed when all hosts have come that the job
+// may have; when enough have come and the others are late; or, after a round, when its hosts are
+// back. While a round runs, a host that registers waits until the others have saved a checkpoint
+// and register for the next round, too.
 #pragma once
 
 #include <chrono>

@@ -6,11 +6,12 @@
 
 namespace perigee::command {
 
-// Returns whether a restart may mend a failure with this exit status: not a wrong command, job or file
-// (2), an infeasible one (3), or a result that was found wrong twice (17).
+// Returns whether a restart may mend a failure with this exit status: not a wrong command, job or
+// file (2), an infeasible one (3), or a result that was found wrong twice (17).
 constexpr bool may_mend(int status) { return status == 1 || status == 16; }
 
-// Returns the time before the restart with this number, from 1: doubled each time, at most a minute.
+// Returns the time before the restart with this number, from 1: doubled each time, at most
+// a minute.
 std::chrono::milliseconds backoff(double first_seconds, int64_t restart);
 
 }  // namespace perigee::command

@@ -40,15 +40,16 @@ struct RoundEnd {
   bool ordered = false;     // the ranks were stopped by an order
 };
 
-// Runs `body` in one forked process for each rank of this host and waits for their end. `body` returns
-// the rank's exit status, or throws; it runs before any thread exists. A rank that fails ends the
-// others: they get SIGTERM and are killed 1.5 s later. A signal to this process reaches the ranks as
-// SIGTERM once; the second kills them, and so does the end of `stop_seconds`. A rank dies when
-// this process does. Throws Error where the system has no descriptor or process left.
+// Runs `body` in one forked process for each rank of this host and waits for their end. `body`
+// returns the rank's exit status, or throws; it runs before any thread exists. A rank that fails
+// ends the others: they get SIGTERM and are killed 1.5 s later. A signal to this process reaches
+// the ranks as SIGTERM once; the second kills them, and so does the end of `stop_seconds`. A rank
+// dies when this process does. Throws Error where the system has no descriptor or process left.
 RoundEnd run_round(RoundOptions options, Signals& signals, const RankBody& body);
 
-// In a rank: sends the launcher the reason why it is about to end with status 1; the launcher shows that
-// of the first rank. Returns false in other processes. Allocates nothing: signal handlers may call it.
+// In a rank: sends the launcher the reason why it is about to end with status 1; the launcher shows
+// that of the first rank. Returns false in other processes. Allocates nothing: signal handlers may
+// call it.
 bool report_failure(std::string_view reason);
 
 // Writes the cause to standard error, unless it is there. `lost_work`: LaunchOptions::lost_work.

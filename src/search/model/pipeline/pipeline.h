@@ -26,9 +26,9 @@ struct Passes {
   double total() const { return forward + backward + weights; }
 };
 
-// Returns the copies of a microbatch's saved values that a stage with `later_stages` after it has in
-// compiled programs. Parts of a stage share them (compile/stages/frame_pools.h): a copy is as large
-// as if each part had the size of the largest.
+// Returns the copies of a microbatch's saved values that a stage with `later_stages` after it has
+// in compiled programs. Parts of a stage share them (compile/stages/frame_pools.h): a copy is as
+// large as if each part had the size of the largest.
 double in_flight(const Choice& choice, int64_t later_stages);
 
 // Returns the copies that each of the two parts of a V-shaped pipeline's first stage needs, were it
@@ -48,7 +48,8 @@ struct SlowestStage {
 double bubble_seconds(const Choice& choice, const Passes& passes, double sum,
                       const SlowestStage& slowest, double excess = 0);
 
-// Orders that a search finds, each searched once, and the excess of their bubble over the lower bound.
+// Orders that a search finds, each searched once, and the excess of their bubble over the
+// lower bound.
 class SearchedOrders {
  public:
   // Returns the seconds by which a step of the found orders exceeds the lower bound of the bubble,

@@ -56,8 +56,8 @@ class PartRules {
   int fewest_first_blocks(const Layers& layers) const;
   int fewest_last_blocks(const Layers& layers) const;
 
-  // Returns the most parts where stages have several: one a block, and one each for the prologue and
-  // the epilogue where these have parameters.
+  // Returns the most parts where stages have several: one a block, and one each for the prologue
+  // and the epilogue where these have parameters.
   int most_parts(const Layers& layers) const;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace perigee::search {
 
-// Returns whether stages are heterogeneous: they have submeshes of different sizes, or several kinds
-// of devices.
+// Returns whether stages are heterogeneous: they have submeshes of different sizes, or several
+// kinds of devices.
 bool is_heterogeneous(const Choice& choice, const cost::Cluster& cluster);
 
 // Returns the choice with the axes and samples of one stage.

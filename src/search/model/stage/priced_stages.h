@@ -1,4 +1,5 @@
-// A choice that is being estimated: the costs of its stages, by place and blocks, each computed once.
+// A choice that is being estimated: the costs of its stages, by place and blocks, each
+// computed once.
 #pragma once
 
 #include <cstddef>

@@ -33,8 +33,8 @@ struct StageCosts {
 
   // Returns the seconds of a microbatch's forward and backward pass.
   double pass() const { return forward + backward; }
-  // Returns the seconds from the end of the last backward pass until the all-reduce of the norm over
-  // all stages can start.
+  // Returns the seconds from the end of the last backward pass until the all-reduce of the norm
+  // over all stages can start.
   double until_global_norm() const { return gradient_exchange + norm + norm_all_reduce; }
   // Returns the bytes that do not depend on the microbatches in flight.
   double fixed_bytes() const { return resident_bytes + working_bytes; }

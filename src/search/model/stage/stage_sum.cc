@@ -147,12 +147,13 @@ void StageSum::set_bytes() {
   const bool first = input_.part.has_prologue;
   stage_.in_flight_bytes = saved_ + (first ? 0 : layers.entering);
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
-    // No stage waits for the first stage's input gradients: its whole backward pass is deferred, and
-    // reads the received gradient.
+    // No stage waits for the first stage's input gradients: its whole backward pass is deferred,
+    // and reads the received gradient.
     if (first) stage_.in_flight_bytes += layers.crossing;
     stage_.in_flight_bytes = std::max(stage_.in_flight_bytes, operands_);
-    // A unit with sharded gradients stays unsharded until all of them are computed: those of norms are
-    // computed with input gradients, those of weights later. On the first stage all are computed at once.
+    // A unit with sharded gradients stays unsharded until all of them are computed: those of norms
+    // are computed with input gradients, those of weights later. On the first stage all are
+    // computed at once.
     if (choice.zero >= 2 && !first) stage_.in_flight_bytes += gradients_;
   }
 }
