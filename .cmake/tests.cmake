@@ -116,12 +116,17 @@ foreach(tests tests_data tests_command)
   endif()
 endforeach()
 
-# A disk whose fsync is slow, which a test of the command preloads.
+# Libraries that tests of the command preload: a disk whose fsync is slow, calls of the system that fail, and a record of writes.
 add_library(plugin_disk MODULE tests/command/plugin_disk.cc)
-target_link_libraries(plugin_disk PRIVATE ${CMAKE_DL_LIBS})
-if(TARGET tests_command)
-  add_dependencies(tests_command plugin_disk)
-endif()
+add_library(plugin_faults MODULE tests/command/faults/plugin_faults.cc)
+add_library(plugin_writes MODULE tests/command/faults/plugin_writes.cc)
+foreach(library plugin_disk plugin_faults plugin_writes)
+  target_include_directories(${library} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${library} PRIVATE ${CMAKE_DL_LIBS})
+  if(TARGET tests_command)
+    add_dependencies(tests_command ${library})
+  endif()
+endforeach()
 
 # Trains the SentencePiece model of the tokenizer's test in a process of its own (reason: CMakeLists.txt, perigee_sentencepiece).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)

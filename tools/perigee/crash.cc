@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <string_view>
 #include <system_error>
@@ -74,7 +75,7 @@ template <class... Args>
   std::abort();
 }
 
-// Libraries abort where an allocation fails.
+// Libraries abort where an allocation fails, mimalloc's operator new among them.
 bool lacks_memory() {
   constexpr size_t kBytes = 64 << 20;
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
@@ -101,6 +102,13 @@ void handle(int signal, siginfo_t* info, void*) {
   ::raise(signal);  // SA_RESETHAND: the default now
 }
 
+void handle_signals(std::initializer_list<int> signals) {
+  struct sigaction action {};
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_RESETHAND | SA_NODEFER | SA_SIGINFO;
+  for (const int signal : signals) ::sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 void report_exhaustion(const std::string& who) {
@@ -109,6 +117,7 @@ void report_exhaustion(const std::string& who) {
   std::copy_n(text.begin(), name_size, name.begin());
   std::set_new_handler(end_out_of_memory);
   std::set_terminate(end_uncaught);
+  handle_signals({SIGABRT});
 }
 
 void report_crashes(const std::string& who) {
@@ -116,12 +125,7 @@ void report_crashes(const std::string& who) {
   void* frame = nullptr;
   ::backtrace(&frame, 1);     // loads its library before a signal
   find_mapped_file(nullptr);  // makes its table
-  struct sigaction action {};
-  action.sa_sigaction = handle;
-  action.sa_flags = SA_RESETHAND | SA_NODEFER | SA_SIGINFO;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-    ::sigaction(signal, &action, nullptr);
-  }
+  handle_signals({SIGSEGV, SIGBUS, SIGFPE, SIGILL});
 }
 
 }  // namespace perigee::command

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "base/fail.h"
 
@@ -38,12 +39,19 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 void make_folders(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error || !std::filesystem::is_directory(path, error)) {
+  namespace fs = std::filesystem;
+  std::error_code error, ignored;
+  std::vector<std::string> changed;  // folders that get a new name
+  for (auto folder = fs::absolute(path, ignored); !folder.empty() && !fs::exists(folder, ignored);
+       folder = folder.parent_path()) {
+    changed.push_back(folder.parent_path().string());
+  }
+  fs::create_directories(path, error);
+  if (error || !fs::is_directory(path, error)) {
     fail_run("file", "{} must be a folder that can be written, but: {}", path,
              error ? error.message() : "a file has that name");
   }
+  for (const auto& folder : changed) sync_folder(folder);
 }
 
 Destination::Destination(const std::string& path) : path_(path), written_(path) {
@@ -94,6 +102,7 @@ void rename_durably(const std::string& from, const std::string& to) {
 
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES) return;  // a folder that may be written but not read
   if (fd < 0) refuse(path, errno);
   // Some file systems cannot sync folders and say so by EINVAL.
   const int why = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;

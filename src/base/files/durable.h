@@ -34,7 +34,7 @@ void write_durably(const std::string& path, std::string_view text);
 // Renames a file or folder within one folder.
 void rename_durably(const std::string& from, const std::string& to);
 
-// Waits until the names in a folder are on the disk.
+// Waits until the names in a folder are on the disk, if this process may read the folder.
 void sync_folder(const std::string& path);
 
 }  // namespace perigee

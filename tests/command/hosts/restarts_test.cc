@@ -65,6 +65,15 @@ TEST_CASE("a job that fails after its last restart ends with the failure's statu
   CHECK_THAT(job.written(), Contains("\nperigee: [test] a bad disk\n"));
 }
 
+TEST_CASE("a transient fault of a step starts the job again") {
+  LaunchedJob job({.max_restarts = 1, .backoff_seconds = 0.01}, [](const Place&, Shared& s) {
+    ++s.ready;
+    return restarts() > 0 ? 0 : 16;
+  });
+  CHECK(job.status() == 0);
+  CHECK(job.shared().ready == 2);
+}
+
 TEST_CASE("failures that a restart cannot mend end the job") {
   for (const int status : {2, 3, 17}) {
     LaunchedJob job({.max_restarts = 5, .backoff_seconds = 0.01},
