@@ -102,6 +102,16 @@ class Joiner {
   std::map<std::string, std::set<std::vector<int64_t>>> begins_;
 };
 
+// Returns the size of a file that this process has written.
+uint64_t bytes_of(const std::string& path) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) {
+    fail_run("file", "{} must stay while a checkpoint is written, but: {}", path, error.message());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const std::string& run, int64_t step, Stages reached)
@@ -165,8 +175,7 @@ void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
       return tensors[i].bytes;
     });
     reach("tensors");
-    file = {
-        {"name", name}, {"bytes", fs::file_size(inside(partial_, name))}, {"xxh3_128", checksum}};
+    file = {{"name", name}, {"bytes", bytes_of(inside(partial_, name))}, {"xxh3_128", checksum}};
   }
   const json written = {{"file", file}, {"pieces", entries}};
   write_durably(inside(partial_, rank_file(rank, ".json")), written.dump());

@@ -214,6 +214,11 @@ class Watch {
     } else if (ordered_ && result_ == 0 && (killed_ || ended_by_signal_)) {
       end.status = 1;  // the cause is another host's
       end.lost_peers = true;
+    } else if (result_ == 0 && lost_peers_) {
+      end.status = 1;
+      end.cause = "[launch] a rank has lost the others, and could not report why";
+      end.shown = false;
+      end.lost_peers = true;
     }
     return end;
   }
