@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "base/files/durable.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/synced_files.h"
 #include "tests/support/temporary_folder.h"
@@ -40,4 +41,14 @@ TEST_CASE("every file of a checkpoint is synced before the folder has its name")
   CHECK(events[static_cast<size_t>(named) + 1] == "sync ./checkpoints");
   CHECK(place_of("sync " + final + "/COMPLETE.partial") > named);
   CHECK(events.back() == "sync " + final);
+}
+
+TEST_CASE("the names of new folders are synced, and those of old ones are not") {
+  const test::Folder folder;
+  const auto make = [&](const std::string& path) {
+    return test::file_events_of(folder.path(), [&] { make_folders(folder.at(path)); });
+  };
+  CHECK(make("a/b") == Events{"sync ./a", "sync ."});
+  CHECK(make("a/c") == Events{"sync ./a"});
+  CHECK(make("a/b").empty());
 }
