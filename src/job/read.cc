@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/first_error.h"
 #include "job/assignment.h"
 #include "job/complete.h"
 #include "job/keys.h"
@@ -127,29 +128,36 @@ class Reader {
 
   void read_table(const std::string& name, const toml::table& table) {
     if (!name.empty()) places_[name] = at(table.source());
+    FirstError wrong;
     for (const auto& [key_name, node_pointer] : in_file_order(table)) {
       const auto& node = *node_pointer;
       const std::string item(key_name->str());
       const std::string path = name.empty() ? item : name + "." + item;
       const auto key_at = at(key_name->source());
-      if (path == "optimizer.group") {
-        groups(node);
-      } else if (path == "model.options") {
-        options(node);
-      } else if (std::ranges::find(tables(), path) != tables().end()) {
-        const auto* inner = node.as_table();
-        if (!inner) {
-          fail("job", "{}{} is a table, but got {}", at(node.source()), path, describe(node));
-        }
+      const bool is_table = std::ranges::find(tables(), path) != tables().end();
+      const auto* inner = is_table ? node.as_table() : nullptr;
+      if (inner && wrong) continue;  // the error names entries of this table alone
+      if (inner) {
         read_table(path, *inner);
-      } else if (name.empty() && std::ranges::find(dialects, item) != dialects.end()) {
-        dialect(item, node, key_at);
-      } else if (find_key(name, item, job_.model.kind)) {
-        key(name, item, node);
-      } else {
-        unknown(name, item, key_at);
+        continue;
       }
+      wrong.check([&] {
+        if (path == "optimizer.group") {
+          groups(node);
+        } else if (path == "model.options") {
+          options(node);
+        } else if (is_table) {
+          fail("job", "{}{} is a table, but got {}", at(node.source()), path, describe(node));
+        } else if (name.empty() && std::ranges::find(dialects, item) != dialects.end()) {
+          dialect(item, node, key_at);
+        } else if (find_key(name, item, job_.model.kind)) {
+          key(name, item, node);
+        } else {
+          unknown(name, item, key_at);
+        }
+      });
     }
+    wrong.raise("key", name.empty() ? "the job" : "[" + name + "]");
   }
 
   void key(const std::string& table, const std::string& name, const toml::node& node) {

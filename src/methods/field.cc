@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/fail.h"
+#include "base/first_error.h"
 
 namespace perigee::methods {
 namespace {
@@ -123,13 +124,17 @@ void check_fields(const std::vector<ConfigField>& fields, const Json& given,
                   std::string_view method) {
   std::vector<std::string> names;
   for (const auto& field : fields) names.push_back(field.name);
+  FirstError wrong;
   for (const auto& [key, value] : given.items()) {
-    const auto field = std::find(names.begin(), names.end(), key) - names.begin();
-    if (field == std::ssize(names)) {
-      fail("strategy", "{} has no field \"{}\"{}", method, key, did_you_mean(key, names));
-    }
-    check_value(fields[field], value, method);
+    wrong.check([&, &key = key, &value = value] {
+      const auto field = std::find(names.begin(), names.end(), key) - names.begin();
+      if (field == std::ssize(names)) {
+        fail("strategy", "{} has no field \"{}\"{}", method, key, did_you_mean(key, names));
+      }
+      check_value(fields[field], value, method);
+    });
   }
+  wrong.raise("field", method);
   for (const auto& field : fields) {
     if (!field.required || given.contains(field.name)) continue;
     fail("strategy", "{} needs the field {}: {}", method, field.name, field.doc);

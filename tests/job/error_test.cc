@@ -64,9 +64,19 @@ TEST_CASE("an unknown key is an error with its place and the nearest name") {
   CHECK(error_of("[model]\nkind = \"gpt\"\nkv_heads = 1") ==
         "[job] a.toml:3:1: model.kv_heads is a key of llama, but the kind is gpt");
   CHECK(error_of("[model]\nkind = \"gpt\"\nzzz = 1\naaa = 1") ==
-        "[job] a.toml:3:1: [model] has no key \"zzz\"");
+        "[job] a.toml:3:1: [model] has no key \"zzz\" (and 1 more key of [model] is wrong)");
   CHECK(gpt("[[optimizer.group]]\nmatch = \"a\"\nlearning = 1") ==
         "[job] a.toml:4:1: [optimizer.group] has no key \"learning\"");
+}
+
+TEST_CASE("a table of several wrong keys reports the first and the number of the others") {
+  std::string keys = "[train]\n";
+  for (int i = 0; i < 48; ++i) keys += fmt::format("key{} = 1\n", i);
+  CHECK(gpt(keys + "steps = \"many\"\nlog_every = -1\nvalidate_every = 2\n[batch]\nmicr = 3\n") ==
+        "[job] a.toml:3:1: [train] has no key \"key0\" (and 49 more keys of [train] are wrong)");
+  CHECK(gpt("sed = 1\nnames = 2\n[train]\nstep = 1") ==
+        "[job] a.toml:2:1: a job has no key \"sed\", did you mean \"seed\"? (and 1 more key of the "
+        "job is wrong)");
 }
 
 TEST_CASE("a wrong type is an error with its place") {

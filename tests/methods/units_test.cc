@@ -134,6 +134,15 @@ TEST_CASE("prefetch is one unit ahead by default") {
   CHECK(prefetch(R"({"limit_all_gathers": false, "prefetch_mb": 0.5})") == Numbers{2, 2, 1 << 19});
 }
 
+TEST_CASE("a method with several wrong fields reports the first and the number of the others") {
+  CHECK(why(R"([["fsdp", {"cpu_offload": "yes", "forward": 1, "prefetch_mb": 0}]])") ==
+        "[strategy] fsdp.cpu_offload must be true or false, but got \"yes\" (and 2 more fields of "
+        "fsdp are wrong)");
+  CHECK(why(R"([["fsdp", {"cpu_offlod": true, "prefetch_mb": 0}]])") ==
+        "[strategy] fsdp has no field \"cpu_offlod\", did you mean \"cpu_offload\"? (and 1 more "
+        "field of fsdp is wrong)");
+}
+
 TEST_CASE("invalid units are refused with the known names") {
   CHECK(why(R"(["zero1", "fsdp"])") ==
         "[strategy] zero1 and fsdp exclude each other, but the strategy has both: fsdp stores in "
