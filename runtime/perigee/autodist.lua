@@ -289,8 +289,8 @@ local function fits(o, asked, allowed, graph)
       return false, "micro_batch_size"
     end
     if c.pipe > 1 then
-      local b = o.max_pipeline_bubble_ratio
-      if c.pipe > math.floor(b / (1 - b) * c.microbatches + 1e-9) + 1 then return false, "max_pipeline_bubble_ratio" end
+      local most = sizes.most_stages(o.max_pipeline_bubble_ratio, c.microbatches)
+      if c.pipe > most then return false, "max_pipeline_bubble_ratio" end
       local shares = candidates.shares(c, graph)
       if shares and math.min(unpack(shares)) < balance * math.max(unpack(shares)) then return false, balances end
     end
@@ -389,9 +389,12 @@ local function finish(draft, strategy)
       allowed = scopes_of(names_of(o.pipeline_pivots), graph, "pipeline_pivots")
       all = sizes.of_pivots(pins, o, allowed, graph)
     end
-    local pinned = {}
-    for _, stages in ipairs(all) do
-      for _, sized in ipairs(sizes.of_data(stages, o, asked, job, graph)) do pinned[#pinned + 1] = sized end
+    local function pinned(by)
+      local list = {}
+      for _, stages in ipairs(all) do
+        for _, sized in ipairs(by(stages, o, asked, job, graph)) do list[#list + 1] = sized end
+      end
+      return list
     end
     local within = fits(o, asked, allowed, graph)
     local function grouping(candidate)
@@ -400,7 +403,14 @@ local function finish(draft, strategy)
       if o.zero_ngroups > 1 then grouped(candidate.strategy, o.zero_ngroups) end
       return true
     end
-    local found, why = candidates.best(pinned, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
+    local told = o.verbose and tell or nil
+    local function best(list) return candidates.best(list, o.topk, grouping, in_memory(o), told) end
+    local found, why = best(pinned(sizes.of_data))
+    local longer = found and {} or pinned(sizes.of_bubble)  -- more microbatches than those of the fastest plans
+    if #longer > 0 then
+      local other, plans = best(longer)
+      if other then found, why = other, plans end
+    end
     if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
     if o.save_plan_path ~= "" then
       of_option("save_plan_path", saved.save, o.save_plan_path, found, { costs = why[1].costs, plans = why })

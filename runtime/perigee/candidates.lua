@@ -33,13 +33,17 @@ local function candidates_of(all, most)
   return list
 end
 
--- Returns the sentence that says why none of the candidates was chosen. `out` counts those that an option excludes.
+-- Returns the sentence that says why none of the candidates was chosen. `out` counts those that an option excludes; the
+-- option that excludes most is named first.
 local function none_fits(list, seen, out)
   local text = string.format("of the %d best plans %d have the sizes that are asked for, and none of them fits", #list,
     seen)
   local names, parts = {}, {}
   for name in pairs(out) do names[#names + 1] = name end
-  table.sort(names)
+  table.sort(names, function(a, b)
+    if out[a] ~= out[b] then return out[a] > out[b] end
+    return a < b
+  end)
   for i, name in ipairs(names) do parts[i] = string.format("%s excludes %d", name, out[name]) end
   return #parts > 0 and text .. " (" .. table.concat(parts, ", ") .. ")" or text
 end

@@ -360,7 +360,11 @@ end
 local function build(draft, options)
   local given = draft.given.Config or {}
   local groups = options.Config["optimizer.num_apply_group"]
-  if groups > 1 then apply_in_groups(draft, groups) end
+  if groups > 1 then
+    apply_in_groups(draft, groups)
+    draft:warn("[epl] optimizer.num_apply_group is the number of buckets that are stepped one after another, and "
+      .. "lowers no peak: optimizers step their elements in place")
+  end
   if groups > options.Config["communication.max_splits"] then
     draft:use("grad_comm", { buckets = groups }, "optimizer.num_apply_group")
   end

@@ -43,17 +43,20 @@ local function has_experts(graph)
   return false
 end
 
+-- Returns the number of ranks: the run's, else the mesh's, which is 1 where no option gives it.
+local function ranks_of(o, job)
+  local ranks = (job.cluster or {}).ranks or 0
+  return ranks > 0 and ranks or math.max(o.world_size, o.mesh_row * o.mesh_col)
+end
+
 -- Returns the pins of each number of data ranks and samples that micro_batch_size, update_freq, zero_ngroups and
--- world_size allow. Where the number of ranks is not known, the pins are those given.
+-- world_size allow.
 function M.of_data(pins, o, asked, job, graph)
-  local ranks, global = (job.cluster or {}).ranks or 0, (job.batch or {}).global
-  if ranks == 0 and (asked.world_size or asked.mesh_row or asked.mesh_col) then
-    ranks = math.max(o.world_size, o.mesh_row * o.mesh_col)
-  end
+  local ranks, global = ranks_of(o, job), (job.batch or {}).global
   local copies = M.copies(o)
   if not global then return { pins } end
   local samples, option = samples_of(o, asked, global)
-  if ranks == 0 or not samples and copies == 1 and o.zero_ngroups == 1 then return { pins } end
+  if not samples and copies == 1 and o.zero_ngroups == 1 then return { pins } end
   local all, experts = {}, has_experts(graph)
   for data = 1, ranks do
     local whole = ranks % (data * (pins.pipe or 1)) == 0 and data % copies == 0 and data % o.zero_ngroups == 0
@@ -76,12 +79,31 @@ function M.of_data(pins, o, asked, job, graph)
   return all
 end
 
--- Returns pins that restrict the search to plans of `count` microbatches; none if no pins do, or the number of ranks is
--- unknown.
+-- Returns pins that restrict the search to plans of `count` microbatches; none if no pins do.
 function M.of_microbatches(pins, count, job, graph)
   local o = { update_freq = count, zero_ngroups = 1, world_size = 1, mesh_row = 1, mesh_col = 1 }
   local ok, all = pcall(M.of_data, pins, o, { update_freq = count }, job, graph)
   return ok and all[1] ~= pins and all or {}
+end
+
+-- The most stages of a pipeline of so many microbatches whose bubble is at most this ratio of a step.
+function M.most_stages(ratio, microbatches)
+  return math.floor(ratio / (1 - ratio) * microbatches + 1e-9) + 1
+end
+
+-- Returns the pins of pipelines that max_pipeline_bubble_ratio allows: none where other options fix the microbatches.
+function M.of_bubble(pins, o, asked, job, graph)
+  local global, all = (job.batch or {}).global or 0, {}
+  if asked.update_freq or asked.micro_batch_size or pins.pipe == 1 then return all end
+  for count = 1, global do
+    local sized = { o = with(o, { update_freq = count }), asked = with(asked, { update_freq = count }) }
+    local most = math.min(pins.pipe or ranks_of(o, job), M.most_stages(o.max_pipeline_bubble_ratio, count))
+    for pipe = pins.pipe or 2, global % count == 0 and most or 0 do
+      local ok, list = pcall(M.of_data, with(pins, { pipe = pipe }), sized.o, sized.asked, job, graph)
+      for _, one in ipairs(ok and list or {}) do all[#all + 1] = one end
+    end
+  end
+  return all
 end
 
 -- Stages ------------------------------------------------------------------------------------------------------------

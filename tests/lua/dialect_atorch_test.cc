@@ -1,4 +1,5 @@
 // ATorch's names (runtime/perigee/atorch.lua).
+#include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
 
 using namespace perigee;
@@ -85,6 +86,37 @@ TEST_CASE("ATorch's searches try combinations of its groups") {
   const auto timed = found("time_limit = 60");
   CHECK(timed.plan["search"]["time_limit"] == 60);
   CHECK(!timed.plan["search"].contains("trials"));
+}
+
+TEST_CASE("ATorch's fp8 leaves layers alone whose sizes are no multiples of 16") {
+  const Folder folder;
+  const auto fp8 = [&](const std::string& config, int64_t other) {
+    graph::Graph graph;
+    graph.scopes = {{"", "Net"}, {"first", "Linear"}, {"second", "Linear"}};
+    for (const auto& [name, inputs] :
+         {std::pair("first", int64_t{32}), std::pair("second", other)}) {
+      const auto value = graph.add_value({graph::DType::float32, {16, inputs}});
+      graph.inputs.push_back({.kind = graph::Input::Kind::parameter,
+                              .name = std::string(name) + ".weight",
+                              .value = value});
+    }
+    lua::StrategyScript script(
+        folder.write("s.lua",
+                     "return (select(3, require('perigee.atorch').auto_accelerate { model = "
+                     "'a.toml', load_strategy = { { 'fp8', " +
+                         config + " } } }))"),
+        options());
+    for (const auto& use : script.resolve({}, graph).methods) {
+      if (use.method->name() == "fp8") return use.config.fields.value("match", json("all"));
+    }
+    return json("none");
+  };
+  CHECK(fp8("{ emulate = true }", 48) == json("all"));
+  CHECK(fp8("{ emulate = true }", 24) == json{"first"});
+  CHECK(fp8("{ emulate = true, exclude = { 'second' } }", 48) == json{"first"});
+  CHECK(fp8("{ emulate = true, exclude = { 'first' } }", 48) == json{"second"});
+  CHECK_THROWS_WITH(fp8("{ emulate = true, include = { 'second' } }", 24),
+                    Catch::Contains("leave no linear layer"));
 }
 
 TEST_CASE("ATorch's functions around the model are the script's own functions") {

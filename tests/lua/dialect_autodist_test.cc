@@ -1,5 +1,6 @@
 // AutoDist's names (runtime/perigee/autodist.lua).
 #include "base/error.h"
+#include "base/files/file.h"
 #include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
 
@@ -43,6 +44,32 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
   CHECK_THAT(run_job("[autodist]\nmesh_cool = 4\n").error,
              Catch::Contains("job.toml:4:1: [autodist] AutoDistConfig has no option \"mesh_cool\", "
                              "did you mean \"mesh_col\"?"));
+}
+
+TEST_CASE("AutoDist's saved plan holds its costs and all plans that were simulated, best first") {
+  const Folder folder;
+  const auto saved = [&](const std::string& options) {
+    const auto found = run(folder,
+                           "return require('perigee.autodist').AutoDistConfig { mesh_col = 4, "
+                           "update_freq = 2, save_plan_path = 'plan.json', " +
+                               options + " }",
+                           "gpt");
+    REQUIRE(found.error == "");
+    return json::parse(read_file((folder.path / "plan.json").string(), "test"));
+  };
+  // The test's planner has plans of 1 and 2 tensor ranks, which take 1 and 2 s, and 8 and 4 GiB.
+  const auto all = saved("topk = 5");
+  REQUIRE(all["plans"].size() == 2);
+  CHECK(all["costs"] == all["plans"][0]["costs"]);
+  CHECK(all["costs"]["seconds"] == 1.0);
+  CHECK(all["costs"]["peak_bytes"] == 8.0 * (1 << 30));
+  CHECK(all["strategy"] == all["plans"][0]["strategy"]);
+  CHECK(all["plans"][1]["costs"]["seconds"] == 2.0);
+  CHECK_FALSE(all["plans"][1].contains("excluded_by"));
+  CHECK(saved("topk = 1")["plans"].size() == 1);
+  const auto limited = saved("topk = 5, memory_constraint = 5");
+  CHECK(limited["costs"]["seconds"] == 2.0);
+  CHECK(limited["plans"][1]["excluded_by"] == "memory_constraint");
 }
 
 TEST_CASE("a run has as many ranks as AutoDist's mesh") {

@@ -84,6 +84,38 @@ TEST_CASE("AutoDist's batch size and pivots at any module become pins of the sea
   CHECK_THAT(cut.plan["pipeline"]["starts"][0].get<std::string>(), Catch::EndsWith(".mlp"));
 }
 
+TEST_CASE("AutoDist's limit of the bubble is no filter of the fastest plans") {
+  const Folder folder;
+  const auto with = [&](const std::string& options) {
+    return run(folder,
+               "return require('perigee.autodist').AutoDistConfig { mesh_col = 4, topk = 1, "
+               "pipeline_nstages = 2, " +
+                   options + " }",
+               "gpt");
+  };
+  // The test's planner returns plans of few microbatches first: the fastest one has one, and two
+  // stages of a ratio of 0.3 require at least 7/3.
+  const auto found = with("max_pipeline_bubble_ratio = 0.3");
+  CHECK(found.error == "");
+  CHECK(found.plan["microbatches"].get<int>() >= 3);
+  CHECK(found.plan["search"]["pipe"] == 2);
+  // No number of microbatches of 8 samples suffices.
+  CHECK_THAT(with("max_pipeline_bubble_ratio = 0.1").error,
+             Catch::Contains("max_pipeline_bubble_ratio excludes 1"));
+}
+
+TEST_CASE("if no plan meets AutoDist's options, the one that excludes most is named first") {
+  const Folder folder;
+  const auto error = run(folder,
+                         "return require('perigee.autodist').AutoDistConfig { mesh_col = 4, "
+                         "pipeline_pivots = 'blocks', max_pipeline_bubble_ratio = 0.5, "
+                         "max_pipeline_unbalance_ratio = 0.001, memory_constraint = 0.001 }",
+                         "gpt")
+                         .error;
+  CHECK_THAT(error, Catch::Contains("none of them fits (memory_constraint excludes") &&
+                        Catch::Contains(", max_pipeline_bubble_ratio excludes 2)"));
+}
+
 TEST_CASE("Alpa's search recomputes no block that remat_mode does not name") {
   const Folder folder;
   for (const char* method :
