@@ -33,6 +33,16 @@ TEST_CASE("an encoder-decoder in Lua trains the same on any number of ranks") {
     job.good("train", same + more);
     check_losses(job, losses);
   }
+  // The pivots of AutoDist's own document.
+  const auto pivots = job.folder().write(
+      "pivots.lua",
+      "local m = require 'perigee.autodist'\nreturn m.AutoDistConfig { pipeline_pivots = "
+      "'encoder,decoder', pipeline_nstages = 2, mesh_col = 2, max_pipeline_unbalance_ratio = 0.1 "
+      "}");
+  job.good("train", same + "--strategy " + pivots);
+  check_losses(job, losses);
+  const auto plan = nlohmann::json::parse(read(job.output() + "/plan.json"));
+  CHECK(plan["pipeline"]["starts"] == nlohmann::json{"decoder"});
   // The comparison can fail: another option gives another model.
   job.good("train", same + "--set model.options.heads=2");
   CHECK(job.losses()[0] != Approx(losses[0]).epsilon(1e-6));

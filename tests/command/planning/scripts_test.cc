@@ -1,0 +1,60 @@
+// What a strategy script prints, and the explanation of the plan that it chooses.
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/command/planning/planned_job.h"
+
+using namespace perigee::test;
+using Catch::Contains;
+
+namespace {
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a script's output and warnings appear once, however often its function is called") {
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  // With four microbatches the graph has other shapes than at first, so the function is called again.
+  const auto script = folder.write("s.lua",
+                                   "local m = require 'perigee.methods'\n"
+                                   "print('the script runs')\n"
+                                   "return function(job, graph)\n"
+                                   "  print('its function runs')\n"
+                                   "  return { methods = { m.parallel_mode {}, "
+                                   "m.gradient_accumulation { microbatches = 4 } },\n"
+                                   "    warnings = { 'the script warns' } }\nend\n");
+  for (const std::string command : {"plan ", "train "}) {
+    const auto output = command == "train " ? " --set train.output=" + (folder / "run") : "";
+    const auto ran = run(command + job + " --nproc 2 --strategy " + script + output,
+                         own_cache(folder));
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    CHECK(count(ran.err, "the script runs") == 1);
+    CHECK(count(ran.err, "its function runs") == 1);
+    CHECK(count(ran.err, "the script warns") == 1);
+  }
+}
+
+TEST_CASE("a plan that a dialect or a strategy function chose is explained like that of auto") {
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto script = folder.write("s.lua",
+                                   "local solver = require 'perigee.solver'\n"
+                                   "return function() return (solver.plan { pipe = 1 }) end\n");
+  for (const auto& more :
+       std::vector<std::string>{" --set autodist.mesh_col=2", " --strategy " + script,
+                                " --set epl.auto.auto_parallel=true"}) {
+    const auto ran = run("plan " + job + " --nproc 2 --explain" + more, own_cache(folder));
+    INFO(more << "\n" << ran.out << ran.err);
+    REQUIRE(ran.status == 0);
+    CHECK_THAT(ran.out, Contains("combinations the ") && Contains("it is bound by ") &&
+                            Contains("a step takes ") && Contains("longer"));
+  }
+}
