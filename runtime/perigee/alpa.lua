@@ -297,6 +297,7 @@ module.parallelize = dialect.at_user(function(given)
     if part.origin then parts[#parts + 1] = part end
   end
   if boundaries then parts[#parts + 1] = alpa.marks { scopes = boundaries } end
+  boundaries = nil  -- another step of the script has marks of its own
   if not dialect.is_empty(more) then parts[#parts + 1] = alpa.parallelize(more) end
   local strategy = alpa.strategy(parts)
   if joined and cluster then

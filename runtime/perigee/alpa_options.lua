@@ -50,6 +50,14 @@ local function check_profile(file)
   end
 end
 
+-- The table of stages is saved as JSON.
+local function check_table(file)
+  if not file:find("%.json$") then
+    return 'names a table of stages, NAME.json, which is written where it does not exist (pickled and .npy tables are '
+      .. "Python's)"
+  end
+end
+
 local pipeshard = {
   { "num_micro_batches", "integer", 1, least = 1, with = "build" },
   { "layer_option", "string|table", nil, one_of = { "manual" }, with = "build" },
@@ -114,21 +122,18 @@ local auto_stages = {
   end },
   { "submesh_logical_shape_space", "string", "single_node_model_parallel", with = "build",
     one_of = { "same_as_physical", "data_parallel_only", "model_parallel_only", "single_node_model_parallel", "all" } },
-  { "layer_profile_mode", "string", "composition", one_of = { "composition", "individual" },
-    no_effect = "ops are profiled, not layers" },
-  { "use_hlo_cost_model", "boolean", false, with = "build" },
+  { "layer_profile_mode", "string", "composition", one_of = { "composition", "individual" }, with = "build" },
+  { "use_hlo_cost_model", "boolean", false,
+    no_effect = "the table's costs are always estimates, and the simulation uses the measured times that there are" },
   { "stage_imbalance_tolerance", "number", nil, least = 0, with = "build" },
   { "profiling_database_filename", "string", nil, check = check_profile, sets = "job.cluster.profile" },
-  { "cached_profile_result", "string", nil, check = check_profile, sets = "job.cluster.profile" },
+  { "cached_profile_result", "string", nil, check = check_table, with = "build" },
 }
 
 local auto_stage_rules = {
   { function(o) return o.submesh_physical_shape_space == "manual" and not o.manually_specified_submeshes end,
     "submesh_physical_shape_space",
     'submesh_physical_shape_space = "manual" takes manually_specified_submeshes, but they are not given' },
-  { function(o) return o.profiling_database_filename and o.cached_profile_result
-      and o.profiling_database_filename ~= o.cached_profile_result end, "cached_profile_result",
-    "profiling_database_filename and cached_profile_result are one file here, but two are given" },
 }
 
 local sharding = {

@@ -1,4 +1,5 @@
 -- Sharding, layers and stages of perigee.alpa: the effects of its options on a draft and on found plans.
+local automatic = require "perigee.alpa_auto"
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local methods = require "perigee.methods"
@@ -58,7 +59,11 @@ local function axes_of(first, second, o)
   return data, tensor
 end
 
-local function fix(draft, first, second, o)
+-- Lets the exact solver shard each op on the submesh of its stage; storage and recomputation are other methods'.
+local function solve(draft) draft:use("auto_sharding", { choose = {} }) end
+
+-- `staged`: the exact solver shards each op within its stage.
+local function fix(draft, first, second, o, staged)
   local data, tensor = axes_of(first, second, o)
   if o.force_batch_dim_to_mesh_dim == 1 then
     draft.order = { "data", "tensor", "pipe" }  -- in Alpa the last one varies fastest
@@ -67,7 +72,7 @@ local function fix(draft, first, second, o)
   draft:axis("data", data)
   if tensor > 1 then
     draft:axis("tensor", tensor)
-    draft:use("tensor_parallel")
+    if staged then solve(draft) else draft:use("tensor_parallel") end
   end
 end
 
@@ -124,7 +129,7 @@ end
 
 local function shapes(draft, physical, logical, options)
   local shape = shape_of(physical, logical)
-  if shape then fix(draft, shape[1], shape[2] or 1, options) end
+  if shape then fix(draft, shape[1], shape[2] or 1, options, true) end
 end
 
 -- The options that a single stage may set: the logical view of its submesh.
@@ -160,21 +165,13 @@ local function submeshes(draft, o, options, count)
     list[i] = axes
   end
   draft.submeshes = list
-  if splits then draft:use("tensor_parallel") end
+  if splits then solve(draft) end
 end
 
 local function manual(draft, given, layers, boundaries)
   local o = given.ManualStageOption
   local ids = o.forward_stage_layer_ids
-  check_ids(ids, layers)
-  if not boundaries then
-    local count = 0
-    for _, stage in ipairs(ids) do
-      if #stage ~= #ids[1] then draft.cut = ids end
-      count = count + #stage
-    end
-    draft.layers = count
-  end
+  local count = check_ids(ids, layers)
   local apart = false
   for _, name in ipairs { "autosharding_option_dicts", "physical_shapes", "logical_shapes" } do
     apart = varies(o["submesh_" .. name], "submesh_" .. name, #ids) or apart
@@ -186,80 +183,36 @@ local function manual(draft, given, layers, boundaries)
   else
     shapes(draft, (o.submesh_physical_shapes or {})[1], (o.submesh_logical_shapes or {})[1], options[1])
   end
-  return #ids, boundaries and starts_of(ids, boundaries)
+  if boundaries then return #ids, { starts = starts_of(ids, boundaries) } end
+  local parts = {}
+  for i, stage in ipairs(ids) do parts[i] = #stage end
+  draft.layers = count
+  return #ids, { layers = count, part_layers = parts }
 end
 
+-- Returns the number of stages, and where they begin as fields of pipeline_parallel. Nothing: to be found.
 local function uniform(draft, given, layers, boundaries)
   local o = given.UniformStageOption
   local count = o.num_stages or layers
   if not count then return nil end
+  layers = layers or count
   local options = sharding_of(draft, o.submesh_autosharding_option or {}, given.AutoShardingOption)
   shard(draft, options, trains(given))
   shapes(draft, o.submesh_physical_shape, o.submesh_logical_shape, options)
-  if not boundaries then return count end
   if layers % count ~= 0 then
-    fail("num_stages divides the %d layers that the marks make, but got %d", layers, count)
+    fail("num_stages divides the %d layers%s, but got %d", layers, boundaries and " that the marks make" or "", count)
+  end
+  if not boundaries then
+    draft.layers = layers
+    return count, { layers = layers }
   end
   local starts = {}
   for i = 1, count - 1 do starts[i] = boundaries[i * layers / count] end
-  return count, starts
+  return count, { starts = starts }
 end
 
-local spaces = {
-  all = function() return true end,
-  power_of_two = function(n) return n == 2 ^ math.floor(math.log(n) / math.log(2) + 0.5) end,
-  small_power_of_two = function(n) return n == 1 or n == 2 or n == 4 end,
-}
-
--- Returns whether the option allows the submeshes of a candidate's stages.
-local function in_space(o, per_node)
-  local function allowed(stage)
-    local devices, tensor = stage.tensor * stage.data, stage.tensor
-    local view = o.submesh_logical_shape_space
-    if view == "data_parallel_only" and tensor > 1 then return false end
-    if view == "model_parallel_only" and stage.data > 1 then return false end
-    if view == "single_node_model_parallel" and per_node and tensor > per_node then return false end
-    if view == "same_as_physical" and tensor ~= math.min(devices, per_node or devices) then return false end
-    if o.submesh_physical_shape_space ~= "manual" then
-      return spaces[o.submesh_physical_shape_space](devices)
-    end
-    for _, shape in ipairs(o.manually_specified_submeshes) do
-      if product(shape) == devices then return true end
-    end
-    return false
-  end
-  return function(candidate)
-    for _, stage in ipairs(candidate.submeshes or { candidate }) do
-      if not allowed(stage) then return false end
-    end
-    return true
-  end
-end
-
-local function within(starts, boundaries)
-  if not boundaries or not starts then return true end
-  local known = {}
-  for _, scope in ipairs(boundaries) do known[scope] = true end
-  for _, scope in ipairs(starts) do
-    if not known[scope] then return false end
-  end
-  return true
-end
-
--- Returns whether the tolerance allows each stage's share of the work, divided by its share of the devices.
-local function balanced(candidate, graph, tolerance)
-  local shares, all = candidates.shares(candidate, graph), 0
-  for _, stage in ipairs(candidate.submeshes or {}) do all = all + stage.tensor * stage.data end
-  for i, share in ipairs(tolerance and shares or {}) do
-    local stage = candidate.submeshes and candidate.submeshes[i]
-    local devices = stage and stage.tensor * stage.data / all or 1 / candidate.pipe
-    if share / devices > 1 + tolerance then return false end
-  end
-  return true
-end
-
--- The search under the given options: `count` microbatches, and fits(candidate, graph).
-local function search(draft, options, count, fits)
+-- The search under the given options for methods without stages: `count` microbatches.
+local function search(draft, options, count)
   draft.search = true
   draft:pin("checkpoint", false)  -- only the layers that remat_mode or remat_layer names are recomputed
   draft.microbatches = count
@@ -267,9 +220,8 @@ local function search(draft, options, count, fits)
   if not may_split(options) then draft:pin("tensor", 1) end
   if draft.forbid then draft:pin("forbid", draft.forbid) end
   draft:pin_zero()
-  draft.fits = function(candidate, graph)
+  draft.fits = function(candidate)
     if count and candidate.microbatches ~= count then return false, "num_micro_batches" end
-    if fits then return fits(candidate, graph) end
     return true
   end
 end
@@ -350,7 +302,7 @@ local function pipeshard_strategy(draft, given)
     draft:warn("[alpa] mark_pipeline_boundary has no effect: layer_option is not \"manual\"")
   end
   local layers = by_marks and #boundaries + 1 or given.AutoLayerOption.layer_num
-  if not o.layer_option then layers = 2 end
+  if not o.layer_option and not given.UniformStageOption.num_stages then layers = 2 end
   if layers == "auto" then layers = nil end
   draft.ranks = o.devices
   if o.manual_sharding_option then
@@ -364,48 +316,31 @@ local function pipeshard_strategy(draft, given)
     end
     draft:job("train.forward_only", true)
   end
-  local stages, starts
+  local stages, cut
   if o.stage_option == "ManualStageOption" then
-    stages, starts = manual(draft, given, layers, boundaries)
+    stages, cut = manual(draft, given, layers, boundaries)
   elseif o.stage_option ~= "auto" and o.stage_option ~= "AutoStageOption" then
-    stages, starts = uniform(draft, given, layers, boundaries)
+    stages, cut = uniform(draft, given, layers, boundaries)
   end
-  local inputs, eps = o.stage_input_shardings, draft.given.AutoLayerOption and draft.given.AutoLayerOption.eps
-  if stages then
-    draft:axis("pipe", stages)
-    if inputs and #inputs ~= stages then
-      fail("stage_input_shardings has a table for each of the %d stages, but got %d", stages, #inputs)
-    end
-    if stages > 1 then
-      local tolerance = not starts and eps or nil
-      local options = { "stage_option", "UniformStageOption.num_stages", "AutoLayerOption.layer_num", "layer_option" }
-      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = tolerance }, options)
-    end
-    local placed = stage_inputs(inputs)
-    if placed then draft:use(placed[1], placed[2], "stage_input_shardings") end
-    draft:use("gradient_accumulation", { microbatches = o.num_micro_batches }, "num_micro_batches")
-    return
+  if not stages then
+    shard(draft, given.AutoShardingOption, trains(given))
+    return automatic.plan(draft, given, { layers = boundaries or layers, schedule = schedule,
+      data_only = not may_split(given.AutoShardingOption) })
   end
-  shard(draft, given.AutoShardingOption, trains(given))
-  draft:pin("schedule", schedule)
-  if given.AutoStageOption.use_hlo_cost_model then draft:pin("estimated", true) end
-  local space = given.AutoStageOption.submesh_physical_shape_space
-  draft:pin("submeshes", space == "manual" and "all" or space)
-  local per_node = given.init.devices_per_node or given.init.num_devices_per_node
-  local allowed = in_space(given.AutoStageOption, per_node)
-  draft.more = { stage_inputs(inputs) }
-  draft.layers = layers
-  search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate, graph)
-    if candidate.pipe > (layers or candidate.pipe) then return false, by_marks and "marks" or "layer_num" end
-    if not allowed(candidate) then return false, "the submesh spaces" end
-    if not within(candidates.starts_of(candidate.strategy), boundaries) then return false, "marks" end
-    if not balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance) then
-      return false, "stage_imbalance_tolerance"
-    end
-    if not balanced(candidate, graph, eps) then return false, "eps" end
-    if inputs and candidate.pipe ~= #inputs then return false, "stage_input_shardings" end
-    return true
-  end)
+  local inputs = o.stage_input_shardings
+  draft:axis("pipe", stages)
+  if inputs and #inputs ~= stages then
+    fail("stage_input_shardings has a table for each of the %d stages, but got %d", stages, #inputs)
+  end
+  if stages > 1 then
+    local options = { "stage_option", "UniformStageOption.num_stages", "AutoLayerOption.layer_num", "layer_option" }
+    cut.schedule = schedule
+    if cut.layers then cut.tolerance = given.AutoLayerOption.eps end
+    draft:use("pipeline_parallel", cut, options)
+  end
+  local placed = stage_inputs(inputs)
+  if placed then draft:use(placed[1], placed[2], "stage_input_shardings") end
+  draft:use("gradient_accumulation", { microbatches = o.num_micro_batches }, "num_micro_batches")
 end
 
 -- The strategy --------------------------------------------------------------------------------------------------------
@@ -425,66 +360,38 @@ local function check_layers(count, graph)
   end
 end
 
--- Returns the starts of stages of unequal numbers of automatic layers: layers are equal shares of the blocks.
-local function starts_by_layers(draft, graph)
-  local row, count = candidates.row_of(graph)
-  if not row or count < draft.layers then
-    dialect.fail_of("ManualStageOption.forward_stage_layer_ids",
-      "forward_stage_layer_ids has %d layers, but the model has %s", draft.layers,
-      row and string.format("%d blocks, %s.0 and others", count, row) or "no row of numbered modules")
-  end
-  local boundaries = {}
-  for layer = 1, draft.layers - 1 do
-    boundaries[layer] = string.format("%s.%d", row, math.floor(layer * count / draft.layers))
-  end
-  return starts_of(draft.cut, boundaries)
-end
-
 -- Returns the methods of a fixed plan, including those that depend on the model.
 local function completed(draft, fixed, graph)
   if draft.layers then check_layers(draft.layers, graph) end
   local list = {}
-  for i, use in ipairs(fixed) do
-    list[i] = use
-    if draft.cut and use[1] == "pipeline_parallel" then
-      list[i] = { use[1], { schedule = use[2].schedule, starts = starts_by_layers(draft, graph) } }
-    end
-  end
+  for i, use in ipairs(fixed) do list[i] = use end
   if draft.remat then list[#list + 1] = checkpoint(draft.remat, graph) end
   return list
 end
 
--- Makes the batch's axis vary fastest.
-local data_first
-function data_first(axes)
-  for _, submesh in ipairs(axes.submeshes or {}) do data_first(submesh) end
-  for i, axis in ipairs(axes) do
-    if axis[1] == "data" then table.insert(axes, 1, table.remove(axes, i)) return end
-  end
-end
-
 local function finish(draft, strategy)
   if draft.unfinished then return strategy end
-  if draft.fits then
-    strategy.methods = function(job, graph)
+  if draft.stages then
+    strategy.methods = function(_, graph)
       if draft.layers then check_layers(draft.layers, graph) end
+      local list = candidates.methods_of(draft)
+      if draft.remat then list[#list + 1] = checkpoint(draft.remat, graph) end
+      return automatic.found(draft, list)
+    end
+  elseif draft.fits then
+    strategy.methods = function(job, graph)
       local pins = { methods = candidates.methods_of(draft) }
       for name, value in pairs(draft.pins) do pins[name] = value end
-      if draft.remat then pins.methods[#pins.methods + 1] = checkpoint(draft.remat, graph) end
-      local function fits(candidate) return draft.fits(candidate, graph) end
-      local found, why = candidates.best({ pins }, 400, fits)
+      local found, why = candidates.best({ pins }, 400, draft.fits)
       if not found and draft.microbatches then
         local sized = sizes.of_microbatches(pins, draft.microbatches, job, graph)
-        if #sized > 0 then found = candidates.best(sized, 400, fits) end
+        if #sized > 0 then found = candidates.best(sized, 400, draft.fits) end
       end
       if not found then error("[alpa] " .. why, 0) end
-      local axes = candidates.fields_of(found, "parallel_mode")
-      if draft.swapped then data_first(axes) end
-      axes.order = draft.ranks
-      for _, use in ipairs(draft.more or {}) do found[#found + 1] = use end
+      if draft.swapped then automatic.data_first(candidates.fields_of(found, "parallel_mode")) end
       return found
     end
-  elseif draft.remat or draft.cut then
+  elseif draft.remat or draft.layers then
     local fixed = strategy.methods
     strategy.methods = function(_, graph) return completed(draft, fixed, graph) end
   end

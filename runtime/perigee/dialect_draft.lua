@@ -90,6 +90,9 @@ local function beside(at, path, no_file)
   return no_file ~= "" and path:find(no_file) and path or folder .. path
 end
 
+-- Returns the path of a file relative to the file of the option.
+function Draft.beside(draft, path) return beside(draft.here.place, path, "") end
+
 -- Sets a key of the job ("optimizer.lr"). Paths are relative to the file of the option.
 function Draft.job(draft, key, value)
   if files[key] then value = beside(draft.here.place, value, files[key]) end

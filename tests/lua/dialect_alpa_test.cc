@@ -56,3 +56,38 @@ TEST_CASE("Alpa's functions make a strategy of a method, boundaries and ranks") 
   CHECK_THAT(with("return alpa.plan_to_method 'none.json'").error,
              Catch::Contains("there is no file"));
 }
+
+TEST_CASE("a script may parallelize several steps with marks and comparisons of their own") {
+  const Folder folder;
+  const std::string manual =
+      "alpa.mark_pipeline_boundary 'blocks.3'\n"
+      "local manual = alpa.parallelize(alpa.PipeshardParallel { num_micro_batches = 2, "
+      "layer_option = 'manual' })\n";
+  const std::string automatic =
+      "local automatic = alpa.parallelize(alpa.PipeshardParallel { num_micro_batches = 4, "
+      "layer_option = alpa.AutoLayerOption { layer_num = 2 }, stage_option = 'auto' })\n";
+  const std::string again =
+      "alpa.mark_pipeline_boundary 'blocks.1'\n"
+      "local again = alpa.parallelize(alpa.PipeshardParallel { num_micro_batches = 2, "
+      "layer_option = 'manual' })\n";
+  const std::string begin =
+      "local alpa = require 'perigee.alpa'\nalpa.init { num_devices_per_node = 4 }\n";
+  const auto with = [&](const std::string& text) { return run(folder, begin + text, "gpt"); };
+  const std::string all = manual +
+                          "alpa.shutdown()\n"
+                          "alpa.init { num_devices_per_node = 2 }\n" +
+                          automatic + again;
+  const auto first = with(all + "return manual");
+  CHECK(first.error == "");
+  CHECK(first.plan == with(manual + "return manual").plan);
+  CHECK(first.plan["pipeline"]["starts"] == json{"blocks.3"});
+  CHECK(first.strategy.set == std::vector<std::string>{"cluster.ranks=4"});
+  const auto second = with(all + "return automatic");
+  CHECK(second.error == "");
+  CHECK(second.strategy.warnings.empty());
+  CHECK(second.strategy.set == std::vector<std::string>{"cluster.ranks=2"});
+  CHECK(second.plan == with(automatic + "return automatic").plan);
+  CHECK(second.plan["search"]["layers"] == 2);
+  const auto third = with(all + "return again");
+  CHECK(third.plan["pipeline"]["starts"] == json{"blocks.1"});
+}

@@ -117,10 +117,23 @@ class FixedPlanner : public lua::Planner {
     }
     return list;
   }
-  // The stages of a table with one row, as decisions of its options.
+  // Two stages of two devices each.
   json stage_table(const json& options, const lua::Defined&) override {
     pins_ = options;
-    return {{"strategy", options.value("methods", json::array())},
+    const auto stage = options["views"] == "model_parallel_only"
+                           ? json({{"tensor", 2}, {"data", 1}})
+                           : json({{"tensor", 1}, {"data", 2}});
+    auto axes = json::array();
+    for (const char* axis : {"tensor", "data"}) axes.push_back(json::array({axis, stage[axis]}));
+    json mesh = {{"submeshes", json::array({axes, axes})}};
+    if (options.contains("forbid")) mesh["forbid"] = options["forbid"];
+    auto strategy = json::array(
+        {json::array({"parallel_mode", mesh}),
+         json::array(
+             {"pipeline_parallel", {{"starts", {"blocks.2"}}, {"schedule", options["schedule"]}}}),
+         json::array({"gradient_accumulation", {{"microbatches", options["microbatches"]}}})});
+    for (const auto& method : options["methods"]) strategy.push_back(method);
+    return {{"strategy", strategy},
             {"text", "layers  cost\n  0..1  2 s\n"},
             {"seconds", 2.0},
             {"lower_bound", 1.5},

@@ -133,9 +133,8 @@ int stage_table(lua_State* L, const Function&) {
   auto given = to_json(L, 1, "options");
   return or_why(L, [&] {
     auto found = planner_of(L, "solver.stage_table").stage_table(given, State::of(L).methods);
-    for (auto* list : {&found["stages"]}) {
-      for (auto& row : *list) row = row.get<int64_t>() + 1;
-    }
+    found.erase("chosen");  // `stages`, which counts from 1
+    for (auto& row : found["stages"]) row = row.get<int64_t>() + 1;
     for (auto& judged : found["judged"]) {
       for (auto& row : judged["stages"]) row = row.get<int64_t>() + 1;
     }
@@ -200,9 +199,13 @@ Module solver_module() {
           "`small_power_of_two`: the numbers of whole hosts, beside parts of one; or a list of "
           "{hosts, devices}), views (`same_as_physical`, `data_parallel_only`, "
           "`model_parallel_only`, `single_node_model_parallel` or `all`), choose "
-          "(auto_sharding's), schedule, methods (a list that every plan has), file (the table is "
-          "read from it, or written to it if it does not exist; it is never replaced) and most "
-          "(sequences that are simulated; default 6)"}},
+          "(auto_sharding's; default storage and recompute, unless one of `methods` is zero1, "
+          "zero2, fsdp or checkpoint), schedule, methods (a list that every plan has), profile "
+          "(`composition`, or `individual`: stages cost the sum of their layers), imbalance (no "
+          "stage has more than 1 + imbalance times the work that its share of the devices has), "
+          "forbid (parallel_mode's), file (the table is read from it, or written to it if it does "
+          "not exist; it is never replaced; "
+          "formats/stages.md) and most (sequences that are simulated; default 6)"}},
         "table?, string?",
         "Finds stages for the job's model: clusters its ops into layers, has the exact solver "
         "shard "

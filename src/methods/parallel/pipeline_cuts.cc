@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "base/fail.h"
 #include "base/text/match.h"
 #include "graph/flops.h"
+#include "methods/parallel/layer_cuts.h"
 
 namespace perigee::methods {
 namespace {
@@ -200,6 +202,34 @@ std::vector<std::string> cut_blocks(const graph::Graph& graph, const PipelineCut
   if (!cut.tolerance) return balanced_starts(blocks, parts);
   return least_traffic_starts(blocks, received_bytes(graph, block_of, blocks.size()), parts,
                               *cut.tolerance);
+}
+
+std::vector<std::string> cut_layers(const graph::Graph& graph, const LayerParts& cut) {
+  auto numbers = cut.numbers;
+  if (numbers.empty()) {
+    if (cut.layers % cut.parts != 0) {
+      fail(
+          "pipeline_parallel",
+          "layers must divide over {} parts, or part_layers must say how many each has, but got {}",
+          cut.parts, cut.layers);
+    }
+    numbers.assign(cut.parts, cut.layers / cut.parts);
+  }
+  const auto sum = std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+  const bool positive = std::ranges::all_of(numbers, [](int64_t n) { return n > 0; });
+  if (std::ssize(numbers) != cut.parts || sum != cut.layers || !positive) {
+    fail("pipeline_parallel",
+         "part_layers must list {} numbers above 0 with the sum {} of layers, but got [{}]",
+         cut.parts, cut.layers, fmt::join(numbers, ", "));
+  }
+  const auto scopes = cluster_layers(graph, {.layers = cut.layers, .tolerance = cut.tolerance});
+  std::vector<std::string> starts;
+  int64_t first = 0;
+  for (size_t part = 0; part + 1 < numbers.size(); ++part) {
+    first += numbers[part];
+    starts.push_back(scopes[first - 1]);
+  }
+  return starts;
 }
 
 }  // namespace perigee::methods

@@ -28,4 +28,16 @@ struct PipelineCut {
 // than parts, or no cut is within the tolerance.
 std::vector<std::string> cut_blocks(const graph::Graph& graph, const PipelineCut& cut);
 
+// Parts made of whole layers (cluster_layers).
+struct LayerParts {
+  int64_t layers = 2;
+  double tolerance = 0.5;        // LayerCuts::tolerance
+  std::vector<int64_t> numbers;  // of layers in each part; empty: equal
+  int64_t parts = 2;
+};
+
+// Returns the first scope of each part but the first. Throws Error where the numbers do not add up
+// to the layers, or as cluster_layers does.
+std::vector<std::string> cut_layers(const graph::Graph& graph, const LayerParts& cut);
+
 }  // namespace perigee::methods

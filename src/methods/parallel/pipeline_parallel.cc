@@ -28,6 +28,8 @@ struct PipelineConfig {
   Names blocks;
   Balance balance = Balance::work;
   std::optional<double> tolerance;
+  std::optional<int64_t> layers;
+  std::vector<int64_t> part_layers;
   int64_t group = plan::Pipeline{}.group;
   int64_t extra = plan::Pipeline{}.extra;
   std::optional<std::string> dtype;
@@ -90,7 +92,19 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
           .member = &C::tolerance,
           .at_least = 0,
           .doc = "a part may exceed its share of the work by this fraction (0.5: up to 1.5 times "
-                 "its share) where parts then receive fewer bytes"},
+                 "its share) where parts then receive fewer bytes; with layers, a layer of its "
+                 "share, 0.5 where it is not given"},
+         {.name = "layers",
+          .member = &C::layers,
+          .otherwise = "parts are cut between blocks",
+          .at_least = 1,
+          .doc = "parts consist of whole layers: so many clusters of ops, each of which begins "
+                 "where a module does, with the fewest bytes between them (Alpa's layer "
+                 "construction)"},
+         {.name = "part_layers",
+          .member = &C::part_layers,
+          .otherwise = "equal",
+          .doc = "with layers: the number of layers of each part"},
          {.name = "group",
           .member = &C::group,
           .otherwise = "one a stage",
@@ -139,7 +153,7 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
     }
     const auto parts = stages * pipeline.chunks;
     if (config.has("starts")) {
-      for (const char* other : {"blocks", "balance", "tolerance"}) {
+      for (const char* other : {"blocks", "balance", "tolerance", "layers"}) {
         if (!config.has(other)) continue;
         fail("pipeline_parallel", "either starts or {} says where parts begin, but got both",
              other);
@@ -153,12 +167,25 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
             parts - 1, stages, pipeline.chunks, pipeline.chunks == 1 ? "" : "s",
             pipeline.starts.size());
       }
+    } else if (given.layers) {
+      for (const char* other : {"blocks", "balance"}) {
+        if (!config.has(other)) continue;
+        fail("pipeline_parallel", "either layers or {} says where parts begin, but got both",
+             other);
+      }
+      pipeline.starts = cut_layers(graph, {.layers = *given.layers,
+                                           .tolerance = given.tolerance.value_or(0.5),
+                                           .numbers = given.part_layers,
+                                           .parts = parts});
     } else {
       pipeline.starts = cut_blocks(graph, {.patterns = block_patterns(graph, given),
                                            .stages = stages,
                                            .chunks = pipeline.chunks,
                                            .balance = given.balance,
                                            .tolerance = given.tolerance});
+    }
+    if (config.has("part_layers") && !given.layers) {
+      fail("pipeline_parallel", "part_layers requires layers, but they are not given");
     }
     if (config.has("holds")) check_holds(graph, pipeline, config);
     if (plan.microbatches == 0 && request.micro_batch == 0)

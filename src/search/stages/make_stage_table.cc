@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "base/text/match.h"
+#include "graph/flops.h"
 #include "methods/parallel/layer_cuts.h"
 #include "methods/parallel/planned_stages.h"
 #include "shard/solver/submesh_planner.h"
@@ -23,12 +24,19 @@ class TableMaker {
     table_.layers = options.layers;
     table_.choose = options.choose;
     table_.measured = options.measured;
+    table_.rules = options.rules;
     table_.views = options.views;
     plan::Pipeline pipeline;
     pipeline.axis = "pipe";
     pipeline.starts = options.layers;
     layer_of_ = methods::parts_of_nodes(graph_, pipeline);
     bytes_ = methods::bytes_between_layers(graph_, layer_of_, table_.layer_count());
+    work_.resize(table_.layer_count());
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const double flops = graph::flops_of(graph_, graph_.nodes[n]);
+      work_[layer_of_[n]] += flops;
+      all_work_ += flops;
+    }
   }
 
   StageTable make() {
@@ -50,7 +58,15 @@ class TableMaker {
       plan.mesh.axes.push_back({"pipe", table_.devices / view.ranks()});
     }
     plan.microbatches = table_.microbatches;
+    plan.forbidden = table_.rules.forbid;
     return plan;
+  }
+
+  // Returns whether the rules allow so much work on a submesh.
+  bool balanced(double work, const SubmeshView& view) const {
+    if (!table_.rules.imbalance) return true;
+    const double share = static_cast<double>(view.ranks()) / static_cast<double>(table_.devices);
+    return work <= (1 + *table_.rules.imbalance) * (1 + 1e-9) * share * all_work_;
   }
 
   bool chooses(const std::string& what) const {
@@ -81,6 +97,8 @@ class TableMaker {
     options.store = chooses("storage");
     options.recompute = chooses("recompute");
     options.offload = chooses("offload");
+    if (table_.rules.storage > 0) options.storage_level = static_cast<int>(table_.rules.storage);
+    options.recompute_all = table_.rules.recomputed;
     options.trains = [this](const graph::Input& input) {
       return input.trainable && !matches_any(request_.frozen, input.name);
     };
@@ -93,7 +111,10 @@ class TableMaker {
                                                    : std::numeric_limits<double>::max();
     const int layers = table_.layer_count();
     for (int first = 0; first < layers; ++first) {
+      double work = 0;
       for (int last = first; last < layers; ++last) {
+        work += work_[last];
+        if (!balanced(work, view)) break;
         StageRow row{.first = first, .last = last, .view = index, .available = available};
         row.in = bytes_.in[first][last];
         row.out = bytes_.out[first][last];
@@ -103,14 +124,33 @@ class TableMaker {
     }
   }
 
+  // Returns the cheapest choice for a range within its memory: of the range as one, or of each of
+  // its layers by itself.
+  std::optional<shard::StageChoice> choice_of(const shard::SubmeshPlanner& planner,
+                                              const StageRow& range, double in_flight) const {
+    if (!table_.rules.individual || range.first == range.last) {
+      return planner.fit({range.first, range.last, in_flight}, range.available, {});
+    }
+    shard::StageChoice sum;
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      const auto own = planner.fit({layer, layer, in_flight}, range.available, {});
+      if (!own) return {};
+      sum.cost += own->cost;
+      sum.memory += own->memory - own->transient;
+      sum.transient = std::max(sum.transient, own->transient);
+    }
+    sum.memory += sum.transient;
+    if (sum.memory > range.available) return {};
+    return sum;
+  }
+
   // Adds a row for each cost of the range, from the fewest microbatches in flight.
   void add_rows(const shard::SubmeshPlanner& planner, const StageRow& range, const Scales& scales) {
     const int64_t most = std::min<int64_t>(
         {table_.layer_count() - range.last, table_.microbatches, table_.devices});
     std::optional<StageRow> row;
     for (int64_t in_flight = 1; in_flight <= most; ++in_flight) {
-      const auto choice = planner.fit({range.first, range.last, static_cast<double>(in_flight)},
-                                      range.available, {});
+      const auto choice = choice_of(planner, range, static_cast<double>(in_flight));
       if (!choice) break;
       const double cost = choice->cost * scales.seconds;
       if (row && cost > row->cost * (1 + 1e-12)) {
@@ -137,6 +177,8 @@ class TableMaker {
   StageTable table_;
   std::vector<int> layer_of_;  // by node
   methods::LayerBytes bytes_;
+  std::vector<double> work_;  // floating-point operations, by layer
+  double all_work_ = 0;
 };
 
 }  // namespace
@@ -144,10 +186,11 @@ class TableMaker {
 StageTable make_stage_table(const methods::PlanRequest& request, const StageTableOptions& options) {
   auto table = TableMaker(request, options).make();
   if (table.rows.empty()) {
-    throw Error(Status::infeasible, "stages",
-                fmt::format("no layer fits a rank's memory on any of {} submeshes: ask for more "
-                            "layers, smaller microbatches, or let storage and recompute be chosen",
-                            table.views.size()));
+    throw Error(
+        Status::infeasible, "stages",
+        fmt::format("no layer fits a rank's memory on any of {} submeshes{}: ask for more "
+                    "layers, smaller microbatches, or let storage and recompute be chosen",
+                    table.views.size(), options.rules.imbalance ? " within the imbalance" : ""));
   }
   return table;
 }

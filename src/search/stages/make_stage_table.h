@@ -17,11 +17,13 @@ struct StageTableOptions {
   std::vector<std::string> choose;  // auto_sharding's: storage, recompute, offload
   std::vector<SubmeshView> views;
   bool measured = false;
+  StageRules rules = {};
 };
 
 // `request`: its graph is captured at one microbatch; it has the devices' memory and rates, and
 // `world` ranks, all of which the stages use. Ranges that fit no memory have no row; a range that
-// fits with fewer microbatches in flight at a lower cost has a row for each. Throws Error.
+// fits with fewer microbatches in flight at a lower cost has a row for each. Throws Error, with
+// Status::infeasible where no row remains.
 StageTable make_stage_table(const methods::PlanRequest& request, const StageTableOptions& options);
 
 }  // namespace perigee::search

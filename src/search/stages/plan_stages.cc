@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/fail.h"
@@ -25,18 +26,41 @@ struct Options {
   int64_t microbatches = 1;
   json submeshes = "power_of_two";
   std::string views = "single_node_model_parallel";
-  std::vector<std::string> choose = {"storage", "recompute"};
+  std::optional<std::vector<std::string>> choose = {};
   std::string schedule = {};
   json methods = json::array();
   std::string file = {};
   size_t most = kMostJudged;
+  StageRules rules = {};
 };
+
+// The rules that methods of the strategy imply: their level of storage, and recomputation.
+void add_methods(StageRules& rules, const json& methods) {
+  const std::vector<std::string> levels = {"zero1", "zero2", "fsdp"};
+  for (const auto& method : methods) {
+    const auto& use = method.is_array() && !method.empty() ? method[0] : method;
+    const auto name = use.is_string() ? use.get<std::string>() : std::string();
+    const auto level = std::ranges::find(levels, name) - levels.begin();
+    if (level < std::ssize(levels)) rules.storage = level + 1;
+    rules.recomputed = rules.recomputed || name == "checkpoint";
+  }
+}
+
+// Returns the choices of auto_sharding: those given, else storage and recompute unless a method
+// makes them.
+std::vector<std::string> choices_of(const Options& options) {
+  if (options.choose) return *options.choose;
+  std::vector<std::string> choose;
+  if (options.rules.storage == 0) choose.push_back("storage");
+  if (!options.rules.recomputed) choose.push_back("recompute");
+  return choose;
+}
 
 Options read_options(const json& given) {
   Options options;
-  const std::vector<std::string> known = {"layers", "tolerance", "microbatches", "submeshes",
-                                          "views",  "choose",    "schedule",     "methods",
-                                          "file",   "most"};
+  const std::vector<std::string> known = {
+      "layers",  "tolerance", "microbatches", "submeshes", "views",     "choose", "schedule",
+      "methods", "file",      "most",         "profile",   "imbalance", "forbid"};
   for (const auto& [key, value] : given.items()) {
     try {
       if (key == "layers") {
@@ -50,8 +74,8 @@ Options read_options(const json& given) {
       } else if (key == "views") {
         options.views = value.get<std::string>();
       } else if (key == "choose") {
-        options.choose.clear();  // an empty list may come as an object
-        for (const auto& each : value) options.choose.push_back(each.get<std::string>());
+        options.choose.emplace();  // an empty list may come as an object
+        for (const auto& each : value) options.choose->push_back(each.get<std::string>());
       } else if (key == "schedule") {
         options.schedule = value.get<std::string>();
       } else if (key == "methods") {
@@ -60,6 +84,16 @@ Options read_options(const json& given) {
         options.file = value.get<std::string>();
       } else if (key == "most") {
         options.most = value.get<size_t>();
+      } else if (key == "profile") {
+        const auto profile = value.get<std::string>();
+        if (profile != "composition" && profile != "individual") {
+          fail("stages", "profile must be composition or individual, but got \"{}\"", profile);
+        }
+        options.rules.individual = profile == "individual";
+      } else if (key == "imbalance") {
+        options.rules.imbalance = value.get<double>();
+      } else if (key == "forbid") {
+        for (const auto& each : value) options.rules.forbid.push_back(each.get<std::string>());
       } else {
         fail("stages", "options are {}, but got \"{}\"{}", fmt::join(known, ", "), key,
              did_you_mean(key, known));
@@ -73,6 +107,10 @@ Options read_options(const json& given) {
          "microbatches and most must be at least 1 and tolerance at least 0, but got {}, {} and {}",
          options.microbatches, options.most, options.tolerance);
   }
+  if (options.rules.imbalance.value_or(0) < 0) {
+    fail("stages", "imbalance must be at least 0, but got {}", *options.rules.imbalance);
+  }
+  add_methods(options.rules, options.methods);
   return options;
 }
 
@@ -143,21 +181,20 @@ void check_same(const StageTable& table, const methods::PlanRequest& request,
   compare("the submeshes", table.views == options.views);
   compare("the choices", table.choose == options.choose);
   compare("measured times", table.measured == options.measured);
+  compare("the profile, imbalance, forbidden collectives, or methods of storage and recomputation",
+          table.rules == options.rules);
   if (differ.empty()) return;
   fail("stages",
        "{} was made for another plan ({}): name another file, or remove this one to make it anew",
        file, fmt::join(differ, ", "));
 }
 
+// Returns the table of the file if there is one, else a new one.
 StageTable table_of(const methods::PlanRequest& request, const StageTableOptions& options,
                     const std::string& file) {
-  if (!file.empty() && std::filesystem::exists(file)) {
-    auto table = parse_table(read_file(file, "stages"), file);
-    check_same(table, request, options, file);
-    return table;
-  }
-  auto table = make_stage_table(request, options);
-  if (!file.empty()) write_durably(file, print(table));
+  if (file.empty() || !std::filesystem::exists(file)) return make_stage_table(request, options);
+  auto table = parse_table(read_file(file, "stages"), file);
+  check_same(table, request, options, file);
   return table;
 }
 
@@ -190,10 +227,11 @@ json plan_stages(const json& given, const StagesRequest& request) {
   const StageTableOptions wanted{.cluster = request.cluster,
                                  .microbatches = options.microbatches,
                                  .layers = layers_of(*asked.graph, options, request),
-                                 .choose = options.choose,
+                                 .choose = choices_of(options),
                                  .views = submesh_choices(space_of(options, request, samples)),
-                                 .measured = request.measured};
-  const auto table = table_of(asked, wanted, options.file);
+                                 .measured = request.measured,
+                                 .rules = options.rules};
+  auto table = table_of(asked, wanted, options.file);
   const auto sequences = sequences_of(table, options.most);
   if (sequences.empty()) {
     throw Error(
@@ -202,14 +240,7 @@ json plan_stages(const json& given, const StagesRequest& request) {
                     "memory: ask for more layers, or allow more submeshes",
                     table.layer_count(), table.devices));
   }
-  json result = json::parse(print(table));
-  result["text"] = to_text(table);
-  result["submesh_choices"] = json::array();
-  for (const auto& view : table.views) {
-    const json shape = {view.hosts, view.devices};
-    auto& shapes = result["submesh_choices"];
-    if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
-  }
+  json result = json::object();
   double least = std::numeric_limits<double>::infinity();
   std::string refused;
   auto judged = json::array();
@@ -224,8 +255,8 @@ json plan_stages(const json& given, const StagesRequest& request) {
       if (seconds < least) {
         least = seconds;
         result["strategy"] = std::move(strategy);
-        result["stages"] = sequence.rows;
         result["seconds"] = seconds;
+        table.chosen = sequence.rows;
       }
     } catch (const Error& error) {
       refused = error.what();
@@ -233,13 +264,24 @@ json plan_stages(const json& given, const StagesRequest& request) {
     }
     judged.push_back(std::move(row));
   }
-  result["judged"] = std::move(judged);
-  result["lower_bound"] = sequences.front().lower_bound;
   if (!result.contains("strategy")) {
     throw Error(Status::infeasible, "stages",
                 fmt::format("none of the {} best sequences of stages can be compiled; the last: {}",
                             sequences.size(), refused));
   }
+  if (!options.file.empty() && !std::filesystem::exists(options.file)) {
+    write_durably(options.file, print(table));
+  }
+  result.update(json::parse(print(table)));
+  result["stages"] = table.chosen;
+  result["text"] = to_text(table);
+  auto& shapes = result["submesh_choices"] = json::array();
+  for (const auto& view : table.views) {
+    const json shape = {view.hosts, view.devices};
+    if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
+  }
+  result["judged"] = std::move(judged);
+  result["lower_bound"] = sequences.front().lower_bound;
   return result;
 }
 

@@ -42,6 +42,16 @@ T read(const json& object, const char* key, const std::string& file) {
   }
 }
 
+StageRules read_rules(const json& all, const std::string& file) {
+  StageRules rules{.storage = read<int64_t>(all, "storage", file),
+                   .recomputed = read<bool>(all, "recomputed", file),
+                   .forbid = read<std::vector<std::string>>(all, "forbid", file),
+                   .individual = read<bool>(all, "individual", file),
+                   .imbalance = {}};
+  if (all.contains("imbalance")) rules.imbalance = read<double>(all, "imbalance", file);
+  return rules;
+}
+
 // The ranks of each stage in order, so that a submesh within a host does not span two: stages of
 // many devices take theirs first. Empty: 0, 1, 2, ... does.
 std::vector<int64_t> order_of(const std::vector<SubmeshView>& stages, int64_t per_host) {
@@ -55,7 +65,7 @@ std::vector<int64_t> order_of(const std::vector<SubmeshView>& stages, int64_t pe
   std::vector<bool> taken(all);
   for (const size_t s : by_size) {
     const auto count = stages[s].ranks();
-    const auto step = count < per_host ? count : per_host;
+    const auto step = count < per_host ? 1 : per_host;
     for (int64_t first = 0; first + count <= all && ranks[s].empty(); first += step) {
       const bool spans = count < per_host && first / per_host != (first + count - 1) / per_host;
       const bool free = std::none_of(taken.begin() + first, taken.begin() + first + count,
@@ -91,6 +101,11 @@ std::string print(const StageTable& table) {
     for (const auto& column : kColumns) one[column.name] = row.*column.member;
     rows.push_back(std::move(one));
   }
+  json rules = {{"storage", table.rules.storage},
+                {"recomputed", table.rules.recomputed},
+                {"forbid", table.rules.forbid},
+                {"individual", table.rules.individual}};
+  if (table.rules.imbalance) rules["imbalance"] = *table.rules.imbalance;
   const json all = {{"format", kFormat},
                     {"graph", table.graph_hash},
                     {"cluster", table.cluster},
@@ -99,8 +114,10 @@ std::string print(const StageTable& table) {
                     {"layers", table.layers},
                     {"choose", table.choose},
                     {"measured", table.measured},
+                    {"rules", std::move(rules)},
                     {"submeshes", std::move(views)},
-                    {"rows", std::move(rows)}};
+                    {"rows", std::move(rows)},
+                    {"chosen", table.chosen}};
   return all.dump(1) + "\n";
 }
 
@@ -116,8 +133,10 @@ StageTable parse_table(std::string_view text, const std::string& file) {
                    .layers = read<std::vector<std::string>>(all, "layers", file),
                    .choose = read<std::vector<std::string>>(all, "choose", file),
                    .measured = read<bool>(all, "measured", file),
+                   .rules = read_rules(read<json>(all, "rules", file), file),
                    .views = {},
-                   .rows = {}};
+                   .rows = {},
+                   .chosen = read<std::vector<int>>(all, "chosen", file)};
   for (const auto& view : read<json>(all, "submeshes", file)) {
     table.views.push_back({read<int64_t>(view, "hosts", file), read<int64_t>(view, "devices", file),
                            read<int64_t>(view, "data", file), read<int64_t>(view, "tensor", file)});
@@ -136,23 +155,33 @@ StageTable parse_table(std::string_view text, const std::string& file) {
     }
     table.rows.push_back(row);
   }
+  for (const int row : table.chosen) {
+    if (row >= 0 && row < std::ssize(table.rows)) continue;
+    fail("stages", "{}: \"chosen\" must list rows below {}, but has {}", file, table.rows.size(),
+         row);
+  }
   return table;
 }
 
 std::string to_text(const StageTable& table) {
   std::string text = fmt::format(
       "{:>9}  {:>10}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}  {:>10}  "
-      "{:>10}  {:>10}  {:>5}\n",
+      "{:>10}  {:>10}  {:>5}  {:>6}\n",
       "layers", "submesh", "data", "tensor", "cost", "peak", "in", "out", "temporary", "available",
-      "after");
-  for (const auto& row : table.rows) {
+      "after", "chosen");
+  for (size_t r = 0; r < table.rows.size(); ++r) {
+    const auto& row = table.rows[r];
     const auto& view = table.views[row.view];
+    const auto chosen = std::ranges::find(table.chosen, static_cast<int>(r));
     text += fmt::format(
-        "{:>9}  {:>10}  {:>6}  {:>6}  {:>8.4g} s  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>5}\n",
+        "{:>9}  {:>10}  {:>6}  {:>6}  {:>8.4g} s  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>5}  "
+        "{:>6}\n",
         fmt::format("{}..{}", row.first, row.last),
         fmt::format("{} x {}", view.hosts, view.devices), view.data, view.tensor, row.cost,
         bytes_text(row.peak), bytes_text(row.in), bytes_text(row.out), bytes_text(row.temporary),
-        bytes_text(row.available), row.max_successors);
+        bytes_text(row.available), row.max_successors,
+        chosen == table.chosen.end() ? std::string()
+                                     : fmt::format("stage {}", chosen - table.chosen.begin()));
   }
   return text;
 }
@@ -197,9 +226,14 @@ json strategy_of(const StageTable& table, const StageSequence& sequence,
   auto strategy = json::array();
   const auto count = static_cast<int64_t>(stages.size());
   if (count == 1) {
-    strategy.push_back(json::array({"parallel_mode", submeshes[0]}));
+    json mesh = submeshes[0];
+    if (!table.rules.forbid.empty()) {
+      mesh = {{"1", mesh[0]}, {"2", mesh[1]}, {"forbid", table.rules.forbid}};
+    }
+    strategy.push_back(json::array({"parallel_mode", std::move(mesh)}));
   } else {
     json mesh = {{"submeshes", std::move(submeshes)}};
+    if (!table.rules.forbid.empty()) mesh["forbid"] = table.rules.forbid;
     if (auto order = order_of(stages, per_host); !order.empty()) mesh["order"] = std::move(order);
     strategy.push_back(json::array({"parallel_mode", std::move(mesh)}));
     json pipeline = {{"starts", std::move(starts)}};

@@ -27,6 +27,18 @@ struct StageRow {
   bool operator==(const StageRow&) const = default;
 };
 
+// What the rows assume and leave out, beside the choices of auto_sharding.
+struct StageRules {
+  int64_t storage = 0;      // level at which another method stores all parameters in parts; 0: none
+  bool recomputed = false;  // another method recomputes all blocks
+  std::vector<std::string> forbid;  // plan::Plan::forbidden
+  // A range costs the sum of its layers, each sharded by itself (Alpa's "individual" profiles).
+  bool individual = false;
+  // No stage has more than 1 + imbalance times the work that its share of the devices has.
+  std::optional<double> imbalance;
+  bool operator==(const StageRules&) const = default;
+};
+
 struct StageTable {
   std::string graph_hash, cluster;
   int64_t devices = 1;  // that the stages use together
@@ -34,8 +46,11 @@ struct StageTable {
   std::vector<std::string> layers;  // first scope of each layer after the first
   std::vector<std::string> choose;  // beside shardings: storage, recompute, offload
   bool measured = false;            // costs are from measured times
+  StageRules rules;
   std::vector<SubmeshView> views;
   std::vector<StageRow> rows;
+  // The rows of the sequence of stages that was chosen when the table was made, in order.
+  std::vector<int> chosen;
 
   int layer_count() const { return static_cast<int>(layers.size()) + 1; }
   bool operator==(const StageTable&) const = default;
@@ -53,7 +68,7 @@ std::string print(const StageTable& table);
 // Throws Error with the file and the place in it.
 StageTable parse_table(std::string_view json, const std::string& file);
 
-// Returns a line for each row, with a heading.
+// Returns a line for each row, with a heading. The last column of a chosen row is its stage.
 std::string to_text(const StageTable& table);
 
 // Returns the sequence with the shortest step: sum of times + (microbatches - 1) * longest time,

@@ -28,7 +28,10 @@ struct BlockPlanOptions {
   // bytes moved over the planned axes.
   std::string storage_axis = {};
   double storage_byte = 1;
-  bool store = true;      // these ranks may store parameters in shards
+  bool store = true;  // these ranks may store parameters in shards
+  // Settings of all blocks that other methods fix: the level of storage, and recomputation.
+  std::optional<int> storage_level = {};
+  bool recompute_all = false;
   double host_byte = 18;  // price of a byte copied to or from host memory
   bool recompute = true;  // blocks may be recomputed
   bool offload = true;    // saved activations may be offloaded to the host

@@ -206,7 +206,7 @@ class SubmeshPlanner::Impl {
   // Adds shardings on the lower convex hull of time and memory, found by prices between its ends.
   void find_shardings(const Assignment& table) {
     for (const bool recompute : {false, true}) {
-      if (recompute && (!options_.recompute || !has_blocks())) continue;
+      if (recompute && (!(options_.recompute || options_.recompute_all) || !has_blocks())) continue;
       const auto fast = solved(table, kLeastPrice, recompute),
                  small = solved(table, kMostPrice, recompute);
       int more = recompute ? kMoreRecomputed : kMoreSaved;
@@ -262,8 +262,13 @@ class SubmeshPlanner::Impl {
       // A block of which several stages have a part cannot be recomputed or offloaded as one.
       const bool whole = !scopes_[g].empty() && !cut_blocks_.contains(scopes_[g]);
       if (stores && memory.trained + memory.frozen > 0) levels = {0, 1, 2, 3};
+      if (options_.storage_level) levels = {storage_ranks_ > 1 ? *options_.storage_level : 0};
       std::vector<BlockOption> own;
       for (int level : levels) {
+        if (options_.recompute_all && !scopes_[g].empty() && memory.inner > 0) {
+          own.push_back({k, {scopes_[g], stages_[g], level, true, false}});
+          continue;
+        }
         own.push_back({k, {scopes_[g], stages_[g], level, false, false}});
         if (!whole || memory.inner == 0) continue;
         if (options_.recompute) own.push_back({k, {scopes_[g], stages_[g], level, true, false}});
