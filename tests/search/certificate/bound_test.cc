@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "schedule/description.h"
@@ -98,17 +99,24 @@ struct Case {
   }
 };
 
-Case random_case() {
+// Cuts whose time the search bounds: of few cuts it looks at each.
+enum class Cuts : uint8_t { few, many };
+
+// `many`: of stages of two parts, which exchange gradients or weights within a microbatch, so that
+// the sum of the stages' passes depends on the cut.
+Case random_case(Cuts cuts = Cuts::few) {
+  const bool many = cuts == Cuts::many;
   Case made;
-  const int blocks = pick(1, 8);
+  const int blocks = many ? pick(10, 12) : pick(1, 8);
   for (int k = 0; k < blocks; ++k) made.folded.blocks.push_back(fmt::format("blocks.{}", k));
   if (coin()) made.folded.epilogue = "head";
   auto& choice = made.choice;
   choice.tensor = one_of<int64_t>({1, 2});
   choice.data = one_of<int64_t>({1, 2, 4});
-  choice.pipe = coin() ? pick(1, std::min(blocks, 4)) : std::min(blocks, 2);
+  choice.pipe = !many && coin() ? pick(1, std::min(blocks, 4)) : std::min(blocks, 2);
   choice.microbatches = pick(1, 24);
-  choice.zero = choice.data > 1 ? pick(0, 3) : 0;
+  if (many) choice.data = one_of<int64_t>({2, 4});
+  choice.zero = many ? pick(2, 3) : choice.data > 1 ? pick(0, 3) : 0;
   auto& layers = made.layers;
   const double unit = std::pow(10.0, pick(-5, -1));
   if (coin()) layers.prologue = random_layer(2 * unit);
@@ -129,7 +137,7 @@ Case random_case() {
   std::vector<std::pair<std::string, int64_t>> schedules;
   made.with({}, [&](const CostModel& model) {
     for (const auto& name : schedule_names()) {
-      for (int64_t chunks = 1; chunks <= 3; ++chunks) {
+      for (int64_t chunks = many ? 2 : 1; chunks <= (many ? 2 : 3); ++chunks) {
         const auto most = chunks == 1 ? blocks : model.rules().most_parts(layers);
         if (default_chunks(name) == 1 ? chunks > 1 : chunks == 1) continue;
         if (choice.pipe * chunks <= most &&
@@ -184,6 +192,25 @@ void check_bounds() {
   RC_TAG(made.choice.schedule);
 }
 
+// Only the bound: of many cuts the search looks at some.
+void check_bounds_of_many() {
+  auto made = random_case(Cuts::many);
+  log(made, made.bound());
+  double least = std::numeric_limits<double>::infinity();
+  const auto cuts = made.cuts();
+  RC_ASSERT(std::ssize(cuts) > search::kFewCuts);
+  for (const auto& starts : cuts) {
+    const auto estimate = made.estimate(starts);
+    RC_ASSERT(estimate.has_value());
+    least = std::min(least, estimate->seconds);
+  }
+  const auto best = made.estimate({});
+  RC_ASSERT(best.has_value());
+  RC_LOG() << fmt::format("\nbest {}: {}, bound {}, least {}", fmt::join(best->cuts, " "),
+                          best->seconds, best->lower_bound, least);
+  RC_ASSERT(best->lower_bound <= least * (1 + kRounding));
+}
+
 void check_tight() {
   auto made = random_case();
   auto& [folded, on, choice, layers, none, traces, spec, pins, limit] = made;
@@ -218,6 +245,10 @@ void check_tight() {
 TEST_CASE(
     "no cut of random layers takes less than the bound, and the best cut is the best of all") {
   CHECK(rc::check("bounds", check_bounds));
+}
+
+TEST_CASE("the bound of stages of two parts holds for every one of many cuts") {
+  CHECK(rc::check("bounds of many cuts", check_bounds_of_many));
 }
 
 TEST_CASE(
