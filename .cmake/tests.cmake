@@ -61,6 +61,8 @@ foreach(folder IN LISTS test_folders)
     target_compile_options(program_launcher PRIVATE -O1 -fsanitize=address)
     target_link_options(program_launcher PRIVATE -fsanitize=address)
     target_link_libraries(program_launcher PRIVATE perigee_core)
+  elseif(folder STREQUAL fuzz)  # the entries of fuzzers (.cmake/fuzz.cmake) read messages between launchers, too
+    list(APPEND sources tools/perigee/launch/host_messages.cc)
   elseif(folder STREQUAL train)  # runs are resumed from checkpoints that the test writes
     list(APPEND sources tests/checkpoint/support.cc)
   endif()

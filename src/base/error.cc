@@ -8,8 +8,27 @@
 
 namespace perigee {
 
+namespace {
+
+// Writes control characters as \xNN: a text may quote a file, and a terminal obeys them.
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < ' ' && c != '\n' && c != '\t') || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 Error::Error(Status status, std::string_view area, std::string_view text)
-    : status_(status), text_(fmt::format("[{}] {}", area, text)) {}
+    : status_(status), text_(printable(fmt::format("[{}] {}", area, text))) {}
+
 namespace {
 
 // Optimal string alignment distance: insert, delete, replace and swap of neighbours cost one each.
@@ -35,6 +54,9 @@ std::string nearest(std::string_view name, std::span<const std::string> candidat
   size_t best = std::max<size_t>(2, name.size() / 3) + 1;
   std::string found;
   for (const auto& candidate : candidates) {
+    // The distance is at least the difference of the lengths, and a name may be a whole file.
+    const size_t longer = std::max(name.size(), candidate.size());
+    if (longer - std::min(name.size(), candidate.size()) >= best) continue;
     const size_t distance = edit_distance(name, candidate);
     if (distance < best && distance < candidate.size()) {
       best = distance;

@@ -70,6 +70,11 @@ Model load_script(const std::string& path) {
   } catch (const c10::Error& error) {
     fail("capture", "\"{}\" must be a TorchScript file, but LibTorch says: {}", path,
          error.what_without_backtrace());
+  } catch (const std::exception& error) {  // of the parser of its code, or out of memory
+    fail("capture", "\"{}\" must be a TorchScript file, but LibTorch says: {}", path, error.what());
+  }
+  if (!script->find_method("forward")) {
+    fail("capture", "the script of \"{}\" must have a method forward, but has none", path);
   }
   Model model;
   model.module = std::make_shared<ScriptModule>(*script);

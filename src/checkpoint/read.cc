@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/files/file.h"
+#include "base/text/depth.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors.h"
@@ -110,10 +111,40 @@ struct Checkpoint::Impl {
     const auto text = read_file(path.string(), "checkpoint");
     const auto expected = read_file(mark.string(), "checkpoint");
     if (expected != checksum_of(text) + "\n") damaged("index.json", "", "its checksum differs");
+    check_json_depth(text, "checkpoint", path.string());
     try {
       parse(json::parse(text));
     } catch (const json::exception& error) {
       damaged("index.json", "", error.what());
+    }
+  }
+
+  static constexpr int64_t kMost = int64_t{1} << 60;  // of sizes: sums of two do not overflow
+
+  // Returns the value, a whole number from 0 to kMost.
+  int64_t number(const json& value) const {
+    if (value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{kMost}) {
+      return value.get<int64_t>();
+    }
+    damaged("index.json", "", "it has a size or step that is no whole number");
+  }
+
+  // Throws Error where the tensor or a piece of it cannot be as the index says.
+  void check_sizes(const StoredTensor& tensor, int64_t stored_bytes) const {
+    auto bytes = static_cast<int64_t>(graph::size_of(tensor.dtype));
+    for (const auto size : tensor.shape) {
+      if (__builtin_mul_overflow(bytes, std::max<int64_t>(1, size), &bytes)) bytes = INT64_MAX;
+    }
+    const bool empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+    if (bytes > stored_bytes && !(empty && bytes < INT64_MAX)) {
+      damaged("index.json", tensor.name, "the tensor is larger than all files");
+    }
+    const auto found = pieces.find(tensor.name);
+    for (const auto& piece : found == pieces.end() ? std::vector<StoredPiece>() : found->second) {
+      for (size_t d = 0; d < tensor.shape.size(); ++d) {
+        if (piece.ranges[d].begin + piece.ranges[d].length <= tensor.shape[d]) continue;
+        damaged("index.json", tensor.name, "a piece lies outside of the tensor");
+      }
     }
   }
 
@@ -123,8 +154,8 @@ struct Checkpoint::Impl {
       fail("checkpoint", "{} must have the format {}, but has {}: it is of another version", folder,
            kCheckpointFormat, format);
     }
-    info.step = index.at("step");
-    info.samples = index.at("samples");
+    info.step = number(index.at("step"));
+    info.samples = number(index.at("samples"));
     info.plan_hash = index.at("plan");
     info.state = index.at("state").dump();
     for (const auto& file : index.at("files")) {
@@ -132,19 +163,29 @@ struct Checkpoint::Impl {
       if (name.empty() || name == "." || name == ".." || fs::path(name).filename() != name) {
         damaged("index.json", "", "it names a file outside its folder, \"" + name + "\"");
       }
-      files[name] = {name, file.at("bytes"), file.at("xxh3_128"), nullptr};
+      const auto bytes = number(file.at("bytes"));
+      files[name] = {name, static_cast<uint64_t>(bytes), file.at("xxh3_128"), nullptr};
     }
+    int64_t stored_bytes = 0;
+    for (const auto& [name, file] : files) {
+      stored_bytes = std::min(stored_bytes + static_cast<int64_t>(file.bytes), kMost);
+    }
+    if (!index.at("tensors").is_object()) damaged("index.json", "", "its tensors have no names");
     for (const auto& [name, tensor] : index.at("tensors").items()) {
       const auto dtype = graph::dtype_of(tensor.at("dtype").get<std::string>());
       if (!dtype) damaged("index.json", name, "its dtype is unknown");
-      tensors.push_back({name, *dtype, tensor.at("shape"), tensor.at("weight")});
+      std::vector<int64_t> shape;
+      for (const auto& size : tensor.at("shape")) shape.push_back(number(size));
+      tensors.push_back({name, *dtype, std::move(shape), tensor.at("weight")});
       for (const auto& piece : tensor.at("pieces")) {
         StoredPiece stored{piece.at("file"), piece.at("key"), {}};
         for (size_t d = 0; d < tensors.back().shape.size(); ++d) {
-          stored.ranges.push_back({piece.at("begin").at(d), piece.at("shape").at(d)});
+          stored.ranges.push_back(
+              {number(piece.at("begin").at(d)), number(piece.at("shape").at(d))});
         }
         pieces[name].push_back(std::move(stored));
       }
+      check_sizes(tensors.back(), stored_bytes);
     }
   }
 
@@ -233,6 +274,7 @@ void Checkpoint::verify() const {
 }
 
 void export_checkpoint(const Checkpoint& checkpoint, const std::string& file) {
+  checkpoint.verify();  // then no tensor is larger than the files, and its memory can be allocated
   std::vector<TensorBytes> weights;
   for (const auto& tensor : checkpoint.tensors()) {
     if (tensor.weight) weights.push_back({tensor.name, tensor.dtype, tensor.shape, {}});

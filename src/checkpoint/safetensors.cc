@@ -15,6 +15,7 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/files/mapped_file.h"
+#include "base/text/depth.h"
 
 namespace perigee::checkpoint {
 namespace {
@@ -146,14 +147,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
   std::memcpy(&length, content_.data(), sizeof length);
   if (length > content_.size() - sizeof length) cut("its header is longer than the file");
   const auto* text = reinterpret_cast<const char*>(content_.data()) + sizeof length;
-  const auto header = nlohmann::ordered_json::parse(text, text + length, nullptr, false);
+  check_json_depth({text, length}, "file", path);
+  const auto header = nlohmann::json::parse(text, text + length, nullptr, false);
   if (!header.is_object()) cut("its header is no JSON object");
   const auto data = content_.subspan(sizeof length + length);
-  const auto whole = [&](const nlohmann::ordered_json& value) {
+  const auto whole = [&](const nlohmann::json& value) {
     if (!value.is_number_unsigned()) cut("its header has a size or offset that is no whole number");
     return value.get<uint64_t>();
   };
-  std::vector<std::pair<uint64_t, uint64_t>> places;
   try {
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__") {
@@ -174,28 +175,36 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
       const auto begin = whole(entry.at("data_offsets").at(0));
       const auto end = whole(entry.at("data_offsets").at(1));
       uint64_t bytes = graph::size_of(tensor.dtype);
+      bool empty = false;  // strides of a tensor without elements must not overflow, either
       for (const auto& value : entry.at("shape")) {
         const auto size = whole(value);
+        empty = empty || size == 0;
         tensor.shape.push_back(static_cast<int64_t>(size));
-        if (tensor.shape.back() < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
+        if (__builtin_mul_overflow(bytes, std::max<uint64_t>(1, size), &bytes) ||
+            bytes > uint64_t{INT64_MAX}) {
           cut(fmt::format("tensor {} has an impossible shape", name));
         }
       }
+      if (empty) bytes = 0;
       if (begin > end || end > data.size() || end - begin != bytes) {
         cut(fmt::format("tensor {} lies outside of it", name));
       }
-      places.emplace_back(begin, end);
       tensor.bytes = data.subspan(begin, bytes);
       tensors_.push_back(std::move(tensor));
     }
   } catch (const nlohmann::json::exception& error) {
     cut(fmt::format("its header does not fit the format ({})", error.what()));
   }
-  std::sort(places.begin(), places.end());
-  uint64_t end = 0;
-  for (const auto& place : places) {
-    if (place.first != end) cut("its tensors do not lie one after the other");
-    end = place.second;
+  // Of two tensors at one place the first has no elements.
+  std::ranges::stable_sort(tensors_, {}, [](const TensorBytes& tensor) {
+    return std::pair(tensor.bytes.data(), tensor.bytes.size());
+  });
+  size_t end = 0;
+  for (const auto& tensor : tensors_) {
+    if (tensor.bytes.data() != data.data() + end) {
+      cut("its tensors do not lie one after the other");
+    }
+    end += tensor.bytes.size();
   }
   if (end != data.size()) cut(fmt::format("{} bytes belong to no tensor", data.size() - end));
 }

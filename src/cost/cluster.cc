@@ -1,7 +1,5 @@
 #include "cost/cluster.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +9,8 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/text/depth.h"
+#include "base/text/toml.h"
 
 namespace perigee::cost {
 namespace {
@@ -207,6 +207,7 @@ bool multiplies_eight_bits(const Cluster& cluster) {
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& file) {
+  check_toml(text, "cluster", file);
   toml::table parsed;
   try {
     parsed = toml::parse(text, file);

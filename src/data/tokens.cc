@@ -7,83 +7,14 @@
 
 #include "base/fail.h"
 #include "base/files/cache_folder.h"
-#include "base/files/mapped_file.h"
 #include "data/data.h"
 #include "data/sampler.h"
 #include "data/token_cache.h"
+#include "data/token_files.h"
 #include "data/tokenizer.h"
 
 namespace perigee::data {
 namespace {
-
-// Tokens in memory or mapped files, joined.
-class Tokens {
- public:
-  // Appends a file of raw ids (1, 2 or 4 bytes each, little endian).
-  void add_file(const std::string& path, int width) {
-    auto file = map_file(path);
-    if (file.bytes.size() % width != 0) {
-      fail("data",
-           "a file of {}-byte tokens must be a multiple of {} bytes long, but {} has {}: it is cut "
-           "short, or "
-           "data.token_type is wrong",
-           width, width, path, file.bytes.size());
-    }
-    add({path, width, file.bytes, std::move(file.owner)});
-  }
-
-  // Appends the tokens of a text file.
-  void add_tokens(const std::string& path, TokenBytes tokens) {
-    add({path, tokens.width, tokens.bytes, std::move(tokens.owner)});
-  }
-
-  int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-
-  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id that is
-  // not below `vocab`.
-  void read(int64_t begin, int64_t length, int64_t vocab, int64_t* out) const {
-    auto part = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
-    while (length > 0) {
-      const int64_t first = part == 0 ? 0 : ends_[part - 1];
-      const auto count = std::min(length, ends_[part] - begin);
-      read_part(parts_[part], begin - first, count, vocab, out);
-      begin += count;
-      length -= count;
-      out += count;
-      ++part;
-    }
-  }
-
- private:
-  struct Part {
-    std::string path;
-    int width;
-    std::span<const std::byte> bytes;
-    std::shared_ptr<const void> owner;
-  };
-
-  void add(Part part) {
-    ends_.push_back(size() + static_cast<int64_t>(part.bytes.size()) / part.width);
-    parts_.push_back(std::move(part));
-  }
-
-  static void read_part(const Part& part, int64_t begin, int64_t count, int64_t vocab,
-                        int64_t* out) {
-    const auto* at = part.bytes.data() + begin * part.width;
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t id = 0;  // little endian, as this machine
-      std::memcpy(&id, at + i * part.width, part.width);
-      if (id >= vocab) {
-        fail("data", "token ids must be below model.vocab = {}, but token {} of {} is {}", vocab,
-             begin + i, part.path, id);
-      }
-      out[i] = id;
-    }
-  }
-
-  std::vector<Part> parts_;
-  std::vector<int64_t> ends_;
-};
 
 // Windows [first, first + count) of the tokens.
 class Windows : public DataSource {
@@ -136,8 +67,8 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
     } else if (job.data.tokenizer == "bytes") {
       tokens->add_file(path, 1);
     } else {
-      tokens->add_tokens(
-          path, tokenize_file(path, *tokenizer, {job.data.tokenizer, cache_folder(), warn}));
+      tokens->add(path,
+                  tokenize_file(path, *tokenizer, {job.data.tokenizer, cache_folder(), warn}));
     }
   }
   return tokens;

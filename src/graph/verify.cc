@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <unordered_set>
 
@@ -15,8 +16,13 @@ class Verifier {
 
   void verify() {
     for (size_t i = 0; i < graph_.values.size(); ++i) {
-      for (auto size : graph_.values[i].type.shape) {
+      const auto& type = graph_.values[i].type;
+      auto bytes = static_cast<int64_t>(size_of(type.dtype));
+      for (auto size : type.shape) {
         if (size < 0) fail("graph", "sizes are at least 0, but %{} has a size of {}", i, size);
+        if (__builtin_mul_overflow(bytes, std::max<int64_t>(1, size), &bytes)) {
+          fail("graph", "a tensor has less than 2^63 bytes, but %{} has more", i);
+        }
       }
     }
     scopes();

@@ -1,6 +1,4 @@
 // From TOML to a job.
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -10,6 +8,8 @@
 #include "base/fail.h"
 #include "base/files/file.h"
 #include "base/first_error.h"
+#include "base/text/depth.h"
+#include "base/text/toml.h"
 #include "job/assignment.h"
 #include "job/complete.h"
 #include "job/keys.h"
@@ -296,6 +296,7 @@ class Reader {
 };
 
 toml::table parse_toml(std::string_view text, const std::string& file) {
+  check_toml(text, "job", file);
   try {
     return toml::parse(text, file);
   } catch (const toml::parse_error& e) {
@@ -335,7 +336,7 @@ void merge(toml::table& into, toml::table&& from) {
     if (inner && node.is_table()) {
       merge(*inner, std::move(*node.as_table()));
     } else {
-      node.visit([&](auto& n) { into.insert_or_assign(key, std::move(n)); });
+      node.visit([&, &key = key](auto& n) { into.insert_or_assign(key, std::move(n)); });
     }
   }
 }

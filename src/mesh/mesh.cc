@@ -227,8 +227,9 @@ Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer) {
   for (const auto& submesh : submeshes) {
     for (size_t i = 0; i < submesh.size(); ++i) {
       const auto& [name, size] = submesh[i];
-      const bool twice = std::any_of(submesh.begin(), submesh.begin() + static_cast<ptrdiff_t>(i),
-                                     [&](const Axis& axis) { return axis.name == name; });
+      const bool twice = std::any_of(
+          submesh.begin(), submesh.begin() + static_cast<ptrdiff_t>(i),
+          [&, &name = name](const Axis& axis) { return axis.name == name; });
       if (twice || name == outer) {
         fail("mesh", "a submesh names each axis once, and not the outer axis {}, but got \"{}\"",
              outer, name);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/text/depth.h"
 #include "plan/format.h"
 #include "plan/plan.h"
 
@@ -292,6 +293,7 @@ Precision parse_precision(const Field& field) {
 
 Plan parse(std::string_view text, std::string_view file_name) {
   const std::string file(file_name);
+  check_json_depth(text, "plan", file);
   json document;
   try {
     document = json::parse(text);

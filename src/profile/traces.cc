@@ -4,15 +4,11 @@
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/log_format.h"
 #include "base/version.h"
 
 namespace perigee::profile {
 namespace {
-
-using Json = nlohmann::json;
 
 // Version of the allocations of Perigee's own kernels; part of the key.
 constexpr int kKernels = 3;
@@ -39,54 +35,28 @@ std::string device_kind(const exec::Device& device, int threads) {
                      perigee::kVersion, kKernels);
 }
 
-std::string print(const std::optional<compile::OpTrace>& trace) {
-  if (!trace) return "null";
-  Json json{{"allocations", trace->allocations},
-            {"freed_before", trace->freed_before},
-            {"output_allocation", trace->output_allocation},
-            {"output_strides", trace->output_strides}};
-  if (trace->worker_bytes > 0) json["worker_bytes"] = trace->worker_bytes;
-  if (!trace->complete) json["complete"] = false;
-  return json.dump();
-}
-
-std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& text) {
-  const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_null()) return std::optional<compile::OpTrace>();
-  try {
-    compile::OpTrace trace;
-    json.at("allocations").get_to(trace.allocations);
-    json.at("freed_before").get_to(trace.freed_before);
-    json.at("output_allocation").get_to(trace.output_allocation);
-    json.at("output_strides").get_to(trace.output_strides);
-    trace.complete = json.value("complete", true);
-    trace.worker_bytes = json.value("worker_bytes", int64_t{0});
-    return trace;
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  }
-}
-
 TraceDatabase::TraceDatabase(Database& database, int threads, std::shared_ptr<exec::Device> device)
     : database_(database),
       threads_(threads),
       device_(device ? std::move(device) : exec::cpu_device()),
       kind_(device_kind(*device_, threads)) {}
 
-std::optional<std::optional<compile::OpTrace>> TraceDatabase::look_up(const Database::Key& key) {
+std::optional<std::optional<compile::OpTrace>> TraceDatabase::look_up(
+    const Database::Key& key, const compile::OpInstance& instance) {
   const auto kept = database_.find(key);
-  return kept ? parse_trace(*kept) : std::nullopt;
+  auto trace = kept ? parse_trace(*kept) : std::nullopt;
+  return trace && *trace && !describes(**trace, instance) ? std::nullopt : trace;
 }
 
 std::optional<compile::OpTrace> TraceDatabase::known(const compile::OpInstance& instance) {
   std::lock_guard lock(mutex_);
-  return look_up({"trace", kind_, compile::key(instance)}).value_or(std::nullopt);
+  return look_up({"trace", kind_, compile::key(instance)}, instance).value_or(std::nullopt);
 }
 
 std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& instance) {
   std::lock_guard lock(mutex_);
   const Database::Key key{"trace", kind_, compile::key(instance)};
-  if (const auto kept = look_up(key)) return *kept;
+  if (const auto kept = look_up(key, instance)) return *kept;
   Threads threads(threads_);
   try {
     const auto trace = device_->dry_run(instance);

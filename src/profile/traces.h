@@ -9,6 +9,7 @@
 #include "compile/trace.h"
 #include "exec/device.h"
 #include "profile/database.h"
+#include "profile/trace_text.h"
 
 namespace perigee::profile {
 
@@ -33,7 +34,8 @@ class TraceDatabase : public compile::TraceSource {
   int64_t recorded() const { return recorded_; }
 
  private:
-  std::optional<std::optional<compile::OpTrace>> look_up(const Database::Key& key);
+  std::optional<std::optional<compile::OpTrace>> look_up(const Database::Key& key,
+                                                         const compile::OpInstance& instance);
 
   Database& database_;
   int threads_;
@@ -42,9 +44,5 @@ class TraceDatabase : public compile::TraceSource {
   int64_t recorded_ = 0;
   std::mutex mutex_;
 };
-
-// JSON text of a trace; "null" where there is none. Parsing returns nothing for invalid text.
-std::string print(const std::optional<compile::OpTrace>& trace);
-std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& text);
 
 }  // namespace perigee::profile

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/fail.h"
+#include "base/text/depth.h"
 #include "solve/problem.h"
 
 namespace perigee::solve {
@@ -241,6 +242,7 @@ StagesProblem parse_stages(const Json& json) {
 }  // namespace
 
 Problem parse_problem(std::string_view text) {
+  check_json_depth(text, "solve", "a problem");
   Json json;
   try {
     json = Json::parse(text);

@@ -91,7 +91,11 @@ void check(const AssignProblem& problem) {
 }
 
 void check(const StagesProblem& problem) {
+  constexpr int kMostLayers = 1'000'000;  // arrays by layer are allocated before a search
   if (problem.layers < 1) fail("solve", "layers must be >= 1, but got {}", problem.layers);
+  if (problem.layers > kMostLayers) {
+    fail("solve", "layers must be at most {}, but got {}", kMostLayers, problem.layers);
+  }
   if (problem.devices < 1) fail("solve", "devices must be >= 1, but got {}", problem.devices);
   if (problem.microbatches < 1) {
     fail("solve", "microbatches must be >= 1, but got {}", problem.microbatches);

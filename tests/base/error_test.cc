@@ -27,6 +27,11 @@ TEST_CASE("fail_run() ends the job with status 1") {
   }
 }
 
+TEST_CASE("an error shows control characters, which a terminal would obey") {
+  CHECK(std::string(Error(Status::invalid, "job", "name is \x1b[2J\r\x7f\n\ttr\xc3\xbc").what()) ==
+        "[job] name is \\x1b[2J\\x0d\\x7f\n\ttr\xc3\xbc");
+}
+
 TEST_CASE("an error is caught as std::exception") {
   CHECK_THROWS_AS(perigee::fail("a", "b"), std::exception);
 }

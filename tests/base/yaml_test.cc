@@ -1,5 +1,7 @@
 #include "base/text/yaml.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -39,4 +41,15 @@ TEST_CASE("invalid YAML is refused with its line") {
         "[yaml] a.yaml:3:1: a file has one document, but here begins another");
   CHECK_THAT(error("[1]: 2\n"), Catch::Contains("a key is a text"));
   CHECK_THAT(error("&a [*a]\n"), Catch::Contains("at most 64 deep"));
+  CHECK_THAT(error(std::string(100'000, '[')), Catch::Contains("1000 brackets are not closed"));
+  // 10^12 values in 300 bytes.
+  std::string aliases = "- &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    aliases += fmt::format("- &a{} [", i);
+    for (int k = 0; k < 10; ++k) aliases += fmt::format("{}*a{}", k == 0 ? "" : ", ", i - 1);
+    aliases += "]\n";
+  }
+  CHECK_THAT(error(aliases), Catch::Contains("aliases repeat values too often"));
+  const std::string few = "- &a [x, y]\n- [*a, *a, *a]\n";
+  CHECK(error(few) == "");
 }

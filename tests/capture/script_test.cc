@@ -1,3 +1,4 @@
+#include <caffe2/serialize/inline_container.h>
 #include <torch/script.h>
 
 #include <filesystem>
@@ -61,6 +62,44 @@ TEST_CASE("a script needs a file and the arguments of its forward") {
   std::filesystem::remove(path);
   CHECK_THROWS_WITH(capture(*model.module, {{"x", normal({3, 4})}}, model.forward),
                     Catch::Contains("takes \"y\""));
+}
+
+TEST_CASE("a damaged TorchScript file is refused") {
+  using caffe2::serialize::PyTorchStreamReader;
+  using caffe2::serialize::PyTorchStreamWriter;
+  const auto path = write_script();
+  PyTorchStreamReader reader(path);
+  const auto names = reader.getAllRecords();
+  REQUIRE(names.size() > 4);
+  // Writes the archive with other bytes in one of its files.
+  const auto with = [&](const std::string& changed, const std::string& bytes) {
+    const auto damaged = path + ".damaged.pt";
+    PyTorchStreamWriter writer(damaged);
+    for (const auto& name : names) {
+      if (name == ".data/serialization_id" || name == "version" || name == "byteorder") continue;
+      const auto [data, size] = reader.getRecord(name);
+      if (name == changed) {
+        writer.writeRecord(name, bytes.data(), bytes.size());
+      } else {
+        writer.writeRecord(name, data.get(), size);
+      }
+    }
+    writer.writeEndOfFile();
+    return damaged;
+  };
+  CHECK_NOTHROW(load_script(with("", "")));
+  for (const auto& name : names) {
+    if (name.find("code/") == name.npos && !name.ends_with(".pkl")) continue;
+    INFO(name);
+    const auto damaged = with(name, "class Net(Module:\n  def forward(self) -> \n");
+    if (name.ends_with(".debug_pkl")) continue;  // read only for the text of errors
+    CHECK_THROWS_AS(load_script(damaged), Error);
+  }
+  torch::jit::Module empty("__torch__.Empty");
+  empty.save(path);
+  CHECK_THROWS_WITH(load_script(path), Catch::Contains("must have a method forward"));
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".damaged.pt");
 }
 
 }  // namespace perigee::test

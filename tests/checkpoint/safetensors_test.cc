@@ -126,6 +126,8 @@ TEST_CASE("a header that violates the format is refused") {
   CHECK(why(entry("U8", "[2]", "[0,2.5]"), 2) == not_whole);
   CHECK(why(entry("F32", "[4611686018427387904]", "[0,0]"), 0) ==
         "tensor a has an impossible shape" + end);
+  CHECK(why(entry("F32", "[0, 4611686018427387904, 4]", "[0,0]"), 0) ==
+        "tensor a has an impossible shape" + end);
   CHECK(why(entry("U8", "[3]", "[0,2]"), 2) == "tensor a lies outside of it" + end);
   CHECK(why(entry("U8", "[2]", "[2,0]"), 2) == "tensor a lies outside of it" + end);
   CHECK_THAT(why("{\"a\":{}}", 0), Catch::StartsWith("its header does not fit the format"));

@@ -171,6 +171,12 @@ TEST_CASE("an error in a plan file names the path in the file") {
   CHECK_THROWS_AS(parse("[]"), Error);
 }
 
+TEST_CASE("a plan file nested deeper than any plan is refused") {
+  const std::string list = std::string(300, '[') + std::string(300, ']');
+  CHECK_THROWS_WITH(plan::parse("{\"format\": " + list + "}", "p.json"),
+                    Catch::Contains("p.json: lists and objects are nested at most 200 deep"));
+}
+
 TEST_CASE("a plan that fits its graph is accepted") {
   const auto g = linear_graph();
   auto plan = fitting_plan(g);

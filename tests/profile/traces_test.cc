@@ -1,5 +1,7 @@
 #include "profile/traces.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/database_file.h"
 #include "tests/support/torch_test.h"
 
@@ -59,6 +61,42 @@ TEST_CASE("traces round trip") {
   REQUIRE(parse_trace("null")->has_value() == false);
   REQUIRE_FALSE(parse_trace("{\"allocations\":[1]}"));
   REQUIRE_FALSE(parse_trace("garbage"));
+}
+
+TEST_CASE("a trace whose numbers are not those of its allocations is no trace") {
+  const auto with = [](const std::string& field, const std::string& value) {
+    auto json = nlohmann::json::parse(
+        print(compile::OpTrace{{10, 20}, {{}, {0}}, {1, -1}, {{2}, {}}}));
+    json[field] = nlohmann::json::parse(value);
+    return parse_trace(json.dump()).has_value();
+  };
+  CHECK(with("allocations", "[30, 0]"));
+  CHECK_FALSE(with("allocations", "[-8, 0]"));
+  CHECK_FALSE(with("allocations", "[8, 1e300]"));
+  CHECK_FALSE(with("allocations", "[8]"));
+  CHECK_FALSE(with("freed_before", "[[], [1]]"));
+  CHECK_FALSE(with("freed_before", "[[], [-1]]"));
+  CHECK_FALSE(with("freed_before", "[[]]"));
+  CHECK_FALSE(with("output_allocation", "[2, 0]"));
+  CHECK_FALSE(with("output_allocation", "[0]"));
+  CHECK_FALSE(with("output_strides", "[[2]]"));
+  CHECK_FALSE(with("output_strides", "[[-2], []]"));
+  CHECK_FALSE(with("complete", "1"));
+  CHECK_FALSE(with("worker_bytes", "\"8\""));
+}
+
+TEST_CASE("a kept trace that does not describe the op's results is recorded again") {
+  const DatabaseFile file("traces");
+  Database database(file.path);
+  for (const compile::OpTrace& foreign :
+       {compile::OpTrace{{8}, {{}}, {0, 0}, {{1}, {1}}}, compile::OpTrace{{8}, {{}}, {0}, {{1}}}}) {
+    TraceDatabase traces(database);
+    const auto instance = product(8);
+    const auto kind = device_kind(*exec::cpu_device(), 1);
+    database.put({"trace", kind, compile::key(instance)}, print(foreign));
+    CHECK(traces.find(instance)->output_strides == std::vector<std::vector<int64_t>>{{8, 1}});
+    CHECK(traces.recorded() == 1);
+  }
 }
 
 }  // namespace

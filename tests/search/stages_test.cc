@@ -301,6 +301,20 @@ TEST_CASE("a table of stages is saved and read back") {
   broken["rows"][2].erase("last");
   CHECK_THROWS_WITH(parse_table(broken.dump(), "t.json"), Catch::Contains("\"last\" is missing"));
   CHECK_THROWS_WITH(parse_table("{}", "t.json"), Catch::Contains("must be a table of stages"));
+  CHECK_THROWS_WITH(parse_table(R"({"format": 1})", "t.json"),
+                    Catch::Contains("must be a table of stages"));
+  const auto refused = [&](const char* path, const json& value) {
+    auto other = json::parse(print(table));
+    other[json::json_pointer(path)] = value;
+    CHECK_THROWS_AS(parse_table(other.dump(), "t.json"), Error);
+  };
+  refused("/devices", 1e300);
+  refused("/microbatches", -1);
+  refused("/submeshes/0/hosts", 0);
+  refused("/submeshes", 3);
+  refused("/rows/0/cost", -1.0);
+  refused("/rows/0/max_successors", uint64_t{1} << 63);
+  refused("/layers", json::array({1}));
   const auto text = to_text(table);
   CHECK(std::ranges::count(text, '\n') == std::ssize(table.rows) + 1);
 }

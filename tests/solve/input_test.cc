@@ -87,6 +87,8 @@ TEST_CASE("a wrong number is an error that names its place") {
   CHECK(error_at(stages(), "/submeshes/0", {1}) ==
         "[solve] submeshes[0] must be [hosts, devices per host], but got [1]");
   CHECK(error_at(stages(), "/layers", 0) == "[solve] layers must be >= 1, but got 0");
+  CHECK(error_at(stages(), "/layers", 2147483647) ==
+        "[solve] layers must be at most 1000000, but got 2147483647");
   CHECK(error_at(stages(), "/devices", 1e12) ==
         "[solve] devices must be between 1 and 2147483647, but got 1000000000000.0");
   CHECK(

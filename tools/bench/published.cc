@@ -6,7 +6,6 @@
 // the rows marked fit. Exits with 1 if the error of a held-out row exceeds 15%, or a published plan
 // that fits is faster than the search's.
 #include <fmt/format.h>
-#include <toml++/toml.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +19,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "base/text/toml.h"
 
 namespace {
 

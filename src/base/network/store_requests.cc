@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace perigee::store {
@@ -36,7 +37,7 @@ std::vector<Answer> Requests::handle(ClientId client, const Frame& frame) {
       if (!reader.done()) throw Malformed("a request must end after its last field");
       answers.push_back({client, std::move(answer).finish()});
     }
-  } catch (const Refusal& error) {
+  } catch (const std::runtime_error& error) {  // Refusal, or Malformed after some keys have changed
     answers.push_back({client, std::move(Writer(Kind::error).text(error.what())).finish(), true});
   }
   for (const auto& key : changed) wake(key, answers);

@@ -43,9 +43,14 @@ json plain_scalar(const std::string& text) {
   return text;
 }
 
+// Bytes that values may take, independent of and per byte of a text, and those of one value.
+constexpr size_t kFree = size_t{4} << 20, kGrowth = 256, kNode = 64;
+
 class Reader {
  public:
-  Reader(yaml_document_t& document, const std::string& file) : document_(document), file_(file) {}
+  // `size`: the text's.
+  Reader(yaml_document_t& document, const std::string& file, size_t size)
+      : document_(document), file_(file), left_(kFree + kGrowth * size) {}
 
   Yaml run() {
     if (auto* root = yaml_document_get_root_node(&document_)) yaml_.value = read(*root, "", 0);
@@ -59,9 +64,16 @@ class Reader {
          fmt::format(text, std::forward<Args>(args)...));
   }
 
+  // Counts memory: a few aliases of aliases make more values than memory holds.
+  void spend(const yaml_node_t& node, size_t bytes) {
+    if (bytes > left_) wrong(node.start_mark, "aliases repeat values too often");
+    left_ -= bytes;
+  }
+
   json read(const yaml_node_t& node, const std::string& path, int depth) {
     constexpr int kDeepest = 64;  // an anchor may name a node that contains it
     if (depth > kDeepest) wrong(node.start_mark, "lists and tables are at most {} deep", kDeepest);
+    spend(node, kNode + path.size());
     yaml_.lines[path] = static_cast<int64_t>(node.start_mark.line) + 1;
     switch (node.type) {
       case YAML_SEQUENCE_NODE:
@@ -70,6 +82,7 @@ class Reader {
         return mapping(node, path, depth);
       case YAML_SCALAR_NODE: {
         const auto text = text_of(node);
+        spend(node, text.size());
         return node.data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? plain_scalar(text) : json(text);
       }
       default:
@@ -110,12 +123,25 @@ class Reader {
 
   yaml_document_t& document_;
   const std::string& file_;
+  size_t left_;  // bytes that further values may take
   Yaml yaml_;
 };
+
+// The parser's time grows with the square of the brackets that are open.
+void check_open_brackets(std::string_view text, const std::string& file) {
+  constexpr int kMost = 1000;  // those of texts that are not quoted count, too
+  int open = 0;
+  for (const char c : text) {
+    if (c == '[' || c == '{') ++open;
+    if ((c == ']' || c == '}') && open > 0) --open;
+    if (open > kMost) fail("yaml", "{}: more than {} brackets are not closed", file, kMost);
+  }
+}
 
 }  // namespace
 
 Yaml parse_yaml(std::string_view text, const std::string& file) {
+  check_open_brackets(text, file);
   Parser parser;
   yaml_parser_set_input_string(&parser.it, reinterpret_cast<const unsigned char*>(text.data()),
                                text.size());
@@ -127,7 +153,7 @@ Yaml parse_yaml(std::string_view text, const std::string& file) {
   };
   Document document;
   load(document);
-  auto yaml = Reader(document.it, file).run();
+  auto yaml = Reader(document.it, file, text.size()).run();
   Document next;
   load(next);
   if (const auto* root = yaml_document_get_root_node(&next.it)) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/fail.h"
 #include "base/text/bytes.h"
 #include "mesh/mesh.h"
 #include "solve/solve.h"
@@ -15,42 +14,6 @@ namespace perigee::search {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::string_view kFormat = "perigee.stages/1";
-
-// The numbers of a row by their names in the file.
-struct Column {
-  const char* name;
-  double StageRow::*member;
-};
-constexpr Column kColumns[] = {{"cost", &StageRow::cost},
-                               {"peak", &StageRow::peak},
-                               {"in", &StageRow::in},
-                               {"out", &StageRow::out},
-                               {"temporary", &StageRow::temporary},
-                               {"available", &StageRow::available},
-                               {"receive", &StageRow::receive}};
-
-template <class T>
-T read(const json& object, const char* key, const std::string& file) {
-  const auto found = object.find(key);
-  if (found == object.end()) fail("stages", "{}: \"{}\" is missing", file, key);
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    fail("stages", "{}: \"{}\" has another type: {}", file, key, found->dump());
-  }
-}
-
-StageRules read_rules(const json& all, const std::string& file) {
-  StageRules rules{.storage = read<int64_t>(all, "storage", file),
-                   .recomputed = read<bool>(all, "recomputed", file),
-                   .forbid = read<std::vector<std::string>>(all, "forbid", file),
-                   .individual = read<bool>(all, "individual", file),
-                   .imbalance = {}};
-  if (all.contains("imbalance")) rules.imbalance = read<double>(all, "imbalance", file);
-  return rules;
-}
 
 // The ranks of each stage in order, so that a submesh within a host does not span two: stages of
 // many devices take theirs first. Empty: 0, 1, 2, ... does.
@@ -84,84 +47,6 @@ std::vector<int64_t> order_of(const std::vector<SubmeshView>& stages, int64_t pe
 }
 
 }  // namespace
-
-std::string print(const StageTable& table) {
-  json views = json::array(), rows = json::array();
-  for (const auto& view : table.views) {
-    views.push_back({{"hosts", view.hosts},
-                     {"devices", view.devices},
-                     {"data", view.data},
-                     {"tensor", view.tensor}});
-  }
-  for (const auto& row : table.rows) {
-    json one = {{"first", row.first},
-                {"last", row.last},
-                {"submesh", row.view},
-                {"max_successors", row.max_successors}};
-    for (const auto& column : kColumns) one[column.name] = row.*column.member;
-    rows.push_back(std::move(one));
-  }
-  json rules = {{"storage", table.rules.storage},
-                {"recomputed", table.rules.recomputed},
-                {"forbid", table.rules.forbid},
-                {"individual", table.rules.individual}};
-  if (table.rules.imbalance) rules["imbalance"] = *table.rules.imbalance;
-  const json all = {{"format", kFormat},
-                    {"graph", table.graph_hash},
-                    {"cluster", table.cluster},
-                    {"devices", table.devices},
-                    {"microbatches", table.microbatches},
-                    {"layers", table.layers},
-                    {"choose", table.choose},
-                    {"measured", table.measured},
-                    {"rules", std::move(rules)},
-                    {"submeshes", std::move(views)},
-                    {"rows", std::move(rows)},
-                    {"chosen", table.chosen}};
-  return all.dump(1) + "\n";
-}
-
-StageTable parse_table(std::string_view text, const std::string& file) {
-  const auto all = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!all.is_object() || all.value("format", "") != kFormat) {
-    fail("stages", "{} must be a table of stages (\"format\": \"{}\"), but is none", file, kFormat);
-  }
-  StageTable table{.graph_hash = read<std::string>(all, "graph", file),
-                   .cluster = read<std::string>(all, "cluster", file),
-                   .devices = read<int64_t>(all, "devices", file),
-                   .microbatches = read<int64_t>(all, "microbatches", file),
-                   .layers = read<std::vector<std::string>>(all, "layers", file),
-                   .choose = read<std::vector<std::string>>(all, "choose", file),
-                   .measured = read<bool>(all, "measured", file),
-                   .rules = read_rules(read<json>(all, "rules", file), file),
-                   .views = {},
-                   .rows = {},
-                   .chosen = read<std::vector<int>>(all, "chosen", file)};
-  for (const auto& view : read<json>(all, "submeshes", file)) {
-    table.views.push_back({read<int64_t>(view, "hosts", file), read<int64_t>(view, "devices", file),
-                           read<int64_t>(view, "data", file), read<int64_t>(view, "tensor", file)});
-  }
-  for (const auto& one : read<json>(all, "rows", file)) {
-    StageRow row{.first = read<int>(one, "first", file),
-                 .last = read<int>(one, "last", file),
-                 .view = read<int>(one, "submesh", file),
-                 .max_successors = read<int64_t>(one, "max_successors", file)};
-    for (const auto& column : kColumns) row.*column.member = read<double>(one, column.name, file);
-    const bool fits = row.first >= 0 && row.first <= row.last && row.last < table.layer_count() &&
-                      row.view >= 0 && row.view < std::ssize(table.views);
-    if (!fits) {
-      fail("stages", "{}: row {} must have layers below {} and a submesh below {}, but has {}",
-           file, table.rows.size(), table.layer_count(), table.views.size(), one.dump());
-    }
-    table.rows.push_back(row);
-  }
-  for (const int row : table.chosen) {
-    if (row >= 0 && row < std::ssize(table.rows)) continue;
-    fail("stages", "{}: \"chosen\" must list rows below {}, but has {}", file, table.rows.size(),
-         row);
-  }
-  return table;
-}
 
 std::string to_text(const StageTable& table) {
   std::string text = fmt::format(

@@ -1,8 +1,8 @@
 #include "train/task/job_json.h"
 
-#include <toml++/toml.h>
-
 #include <sstream>
+
+#include "base/text/toml.h"
 
 namespace perigee::train {
 

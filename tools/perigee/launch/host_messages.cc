@@ -1,6 +1,9 @@
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/fail.h"
+#include "base/text/depth.h"
 #include "membership.h"
 
 namespace perigee::command {
@@ -8,13 +11,32 @@ namespace {
 
 using Json = nlohmann::json;
 
+[[noreturn]] void refuse(std::string_view why) {
+  fail_run("launch", "hosts must run one version of perigee, but a message is not readable: {}",
+           why);
+}
+
+// Reads a field. Numbers must be whole, from -1 to `most`.
+template <class T>
+void read(const Json& json, const char* key, T& to,
+          int64_t most = sizeof(T) == 4 ? INT32_MAX : INT64_MAX) {
+  const auto& value = json.at(key);
+  if (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const bool fits = value.is_number_unsigned()
+                          ? value.get<uint64_t>() <= static_cast<uint64_t>(most)
+                          : value.is_number_integer() && value.get<int64_t>() == -1;
+    if (!fits) refuse(fmt::format("{} is out of range", key));
+  }
+  value.get_to(to);
+}
+
 template <class Read>
 auto parse(const std::string& text, const Read& read) {
+  check_json_depth(text, "launch", "a host's message");
   try {
     return read(Json::parse(text));
   } catch (const Json::exception& error) {
-    fail_run("launch", "hosts must run one version of perigee, but a message is not readable: {}",
-             error.what());
+    refuse(error.what());
   }
 }
 
@@ -40,19 +62,22 @@ std::string print(const Registration& one) {
 Registration parse_registration(const std::string& text) {
   return parse(text, [](const Json& json) {
     Registration one;
-    json.at("id").get_to(one.id);
-    json.at("attempt").get_to(one.attempt);
-    json.at("name").get_to(one.name);
-    json.at("ranks").get_to(one.ranks);
-    json.at("node_rank").get_to(one.node_rank);
-    json.at("address").get_to(one.address);
-    json.at("port").get_to(one.port);
-    json.at("trained").get_to(one.trained);
-    json.at("restarts").get_to(one.restarts);
-    one.outcome.kind = static_cast<Outcome::Kind>(json.at("outcome").get<int>());
-    json.at("status").get_to(one.outcome.status);
-    json.at("cause").get_to(one.outcome.cause);
-    json.at("lost_peers").get_to(one.outcome.lost_peers);
+    read(json, "id", one.id);
+    read(json, "attempt", one.attempt);
+    read(json, "name", one.name);
+    read(json, "ranks", one.ranks);
+    read(json, "node_rank", one.node_rank);
+    read(json, "address", one.address);
+    read(json, "port", one.port, 65535);
+    read(json, "trained", one.trained);
+    read(json, "restarts", one.restarts);
+    int outcome = 0;
+    read(json, "outcome", outcome, static_cast<int>(Outcome::Kind::final));
+    if (outcome < 0) refuse("outcome is out of range");
+    one.outcome.kind = static_cast<Outcome::Kind>(outcome);
+    read(json, "status", one.outcome.status);
+    read(json, "cause", one.outcome.cause);
+    read(json, "lost_peers", one.outcome.lost_peers);
     return one;
   });
 }
@@ -68,18 +93,18 @@ std::string print(const Verdict& one) {
 Verdict parse_verdict(const std::string& text) {
   return parse(text, [](const Json& json) {
     Verdict one;
-    json.at("end").get_to(one.end);
-    json.at("status").get_to(one.status);
-    json.at("text").get_to(one.text);
-    json.at("mine").get_to(one.mine);
-    json.at("round").get_to(one.round);
-    json.at("node").get_to(one.node);
-    json.at("nodes").get_to(one.nodes);
-    json.at("host").get_to(one.host);
-    json.at("port").get_to(one.port);
-    json.at("again").get_to(one.again);
-    json.at("restarts").get_to(one.restarts);
-    json.at("note").get_to(one.note);
+    read(json, "end", one.end);
+    read(json, "status", one.status);
+    read(json, "text", one.text);
+    read(json, "mine", one.mine);
+    read(json, "round", one.round);
+    read(json, "node", one.node);
+    read(json, "nodes", one.nodes);
+    read(json, "host", one.host);
+    read(json, "port", one.port, 65535);
+    read(json, "again", one.again);
+    read(json, "restarts", one.restarts);
+    read(json, "note", one.note);
     return one;
   });
 }
