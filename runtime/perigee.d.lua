@@ -10,7 +10,7 @@ local methods = {}
 ---@return table
 function methods.parallel_mode(config) end
 
----Splits linear layers, experts and embeddings over the ranks of axes of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe and mlp are split; of other models, or with planned, what the exact solver finds.
+---Splits linear layers, experts and embeddings over the ranks of axes of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe, mlp and hf are split; of other models, or with planned, what the exact solver finds.
 ---@param config? table config: axis (string or list, default all of the kind `tensor`): the axis, or a list of axes over all of which a dim is split; with planned weights the solver plans weights, samples and values over all of them together; column (string or list, default none): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (string or list, default none): weights or scopes split by their inputs: the layer after one of `column`; vocab (string or list, default none): embeddings split by their rows; planned (boolean, default true for models whose layers are not known): the exact solver finds which weights are split, and along which dims, at the least cost of communication and compute; experts (boolean, default true, except for experts that expert_parallel has placed on one of these axes, or splits): of known layers: split the experts, too; smallest (integer, at least 0, default 0): weights of fewer bytes are not split; sequence (boolean, default false): shard activations on their sequence between the layers: less memory for the same bytes of communication.
 ---@return table
 function methods.tensor_parallel(config) end

@@ -246,10 +246,13 @@ class Synthetic : public DataSource {
   Purpose purpose_;
 };
 
+// Whether the model learns from tokens and labels: a built-in kind with a vocabulary.
+bool is_language(const job::ModelConfig& model) { return model.values.contains("vocab"); }
+
 std::shared_ptr<const Source> source_of(const job::Job& job) {
   const auto& model = job.model;
   const auto seed = static_cast<uint64_t>(job.seed);
-  if (model.kind == "gpt" || model.kind == "llama" || model.kind == "moe") {
+  if (is_language(model)) {
     const auto vocab = model.integer("vocab");
     return std::make_shared<TokenRule>(vocab > 0 ? vocab : 256, job.data.sequence);
   }
@@ -276,7 +279,7 @@ Data open_synthetic(const job::Job& job) {
   Data data;
   for (const auto& [name, tensor] : source->empty(0)) data.fields.push_back(name);
   data.training = std::make_unique<Synthetic>(source, job, Purpose::training);
-  if (job.model.kind == "gpt" || job.model.kind == "llama" || job.model.kind == "moe") {
+  if (is_language(job.model)) {
     data.vocab = 256;
   }
   if (job.data.validation > 0) {

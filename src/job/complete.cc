@@ -163,7 +163,8 @@ class Completer {
     for (const auto& pattern : m.frozen) {
       if (pattern.empty()) wrong("model.frozen", "model.frozen names parameters, but got \"\"");
     }
-    if (job_.data.tokenizer == "bytes") fill("vocab", 256);
+    if (m.kind == "hf") hugging_face();
+    if (job_.data.tokenizer == "bytes" && m.kind != "hf") fill("vocab", 256);
     fill("positions", job_.data.sequence);
     if (has("positions") && m.integer("positions") < job_.data.sequence) {
       wrong("model.positions", "model.positions is at least data.sequence ({}), but got {}",
@@ -173,6 +174,22 @@ class Completer {
     if (has("experts") && m.integer("top_k") > m.integer("experts")) {
       wrong("model.top_k", "model.top_k is at most model.experts ({}), but got {}",
             m.integer("experts"), m.integer("top_k"));
+    }
+  }
+
+  // The folder's weights are the first values.
+  void hugging_face() {
+    const auto& folder = job_.model.text("folder");
+    if (folder.empty()) wrong("model", "model.folder is needed for the kind hf, but got none");
+    std::error_code ignored;
+    const auto config = std::filesystem::path(folder) / "config.json";
+    if (!std::filesystem::exists(config, ignored)) {
+      wrong("model.folder", "model.folder has a config.json, but there is no \"{}\"",
+            config.string());
+    }
+    if (!job_.train.weights.empty()) return;
+    for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) {
+      if (file.path().extension() == ".safetensors") job_.train.weights = folder;
     }
   }
 
@@ -263,7 +280,8 @@ class Completer {
     }
     if (d.tokenizer != "bytes") {
       need_file("data.tokenizer", d.tokenizer);
-    } else if (!d.text.empty() && has("vocab") && job_.model.integer("vocab") < 256) {
+    } else if (const auto vocab = has("vocab") ? job_.model.integer("vocab") : 0;
+               !d.text.empty() && vocab > 0 && vocab < 256) {
       wrong("model.vocab", "model.vocab is at least 256 for the tokenizer bytes, but got {}",
             job_.model.integer("vocab"));
     }

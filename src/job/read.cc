@@ -359,6 +359,9 @@ Job read_job(std::string_view text, const std::string& file,
          reader.place("data.synthetic"));
   }
   if (job.name.empty()) job.name = fs::path(file).stem().string();
+  // Weights that are given are expected to be complete.
+  const bool given = !job.train.weights.empty() || job.model.kind == "hf";
+  if (given && !table.at_path("train.initialise")) job.train.initialise = false;
   job::complete(job, [&](std::string_view key) { return reader.place(key); });
   return job;
 }

@@ -354,14 +354,15 @@ std::vector<JobKey> other_keys() {
        .field = FIELD(j.train.weights),
        .is_path = true,
        .otherwise = "the model's own initial values",
-       .about = "A safetensors file with initial values of parameters and buffers by name, as "
-                "`perigee export` writes it."},
+       .about = "Initial values of parameters and buffers: a safetensors file, an index of several "
+                "(`.json`), or a folder of them. Names are the model's own, as `perigee export` "
+                "writes them, or for the kinds gpt, llama and hf those of Hugging Face."},
       {.table = "train",
        .name = "initialise",
        .field = FIELD(j.train.initialise),
-       .about = "Whether the model initialises parameters and buffers that `weights` lacks. "
-                "Otherwise each one must be in that file or in a checkpoint (`--resume`), and one "
-                "that is missing is an error."},
+       .about = "Whether the model initialises parameters and buffers that `weights` lacks, and "
+                "tensors there that are not of the model are ignored. Otherwise both are errors. "
+                "In a job with `weights`, or of the kind hf, the default is false."},
       {.table = "train",
        .name = "progress",
        .field = FIELD(j.train.progress),

@@ -5,8 +5,8 @@
 namespace perigee::job {
 
 const std::vector<std::string>& kinds() {
-  static const std::vector<std::string> list = {"gpt",    "llama",       "moe",    "mlp",
-                                                "resnet", "torchscript", "plugin", "lua"};
+  static const std::vector<std::string> list = {"gpt", "llama",       "moe",    "mlp", "resnet",
+                                                "hf",  "torchscript", "plugin", "lua"};
   return list;
 }
 
@@ -129,6 +129,22 @@ std::vector<JobKey> model_keys() {
        .least = 1,
        .otherwise = "the tokenizer's, 256 for bytes",
        .about = "Number of token ids."},
+      {.table = "model",
+       .name = "folder",
+       .kinds = {"hf"},
+       .fallback = "",
+       .is_path = true,
+       .otherwise = "none: required",
+       .about =
+           "Folder of Hugging Face: config.json of a Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-2 "
+           "or Mixtral, and safetensors files with its weights (runtime/hugging_face.md)."},
+      {.table = "model",
+       .name = "vocab",
+       .kinds = {"hf"},
+       .fallback = int64_t{0},
+       .least = 1,
+       .otherwise = "`vocab_size` of config.json",
+       .about = "Number of token ids; no other than that of config.json."},
       {.table = "model",
        .name = "positions",
        .kinds = absolute,

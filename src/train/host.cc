@@ -5,6 +5,7 @@
 
 #include "base/log_format.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights/export_folder.h"
 #include "exec/comm/agreement.h"
 #include "exec/comm/job_secret.h"
 #include "train/commands/evaluate_job.h"
@@ -83,6 +84,15 @@ class TorchHost : public Host {
   void export_weights(const std::string& checkpoint, const std::string& file) override {
     checkpoint::export_checkpoint(checkpoint::Checkpoint(checkpoint::find_checkpoint(checkpoint)),
                                   file);
+  }
+
+  void export_folder(const ExportFolder& options) override {
+    const auto path = checkpoint::find_checkpoint(options.checkpoint);
+    checkpoint::export_folder(checkpoint::Checkpoint(path),
+                              checkpoint::model_of_run(checkpoint::run_of(path)),
+                              {.folder = options.folder,
+                               .shard_bytes = options.shard_bytes,
+                               .dtype = graph::dtype_of(options.dtype)});
   }
 
   std::vector<std::string> doctor() override {

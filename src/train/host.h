@@ -17,6 +17,14 @@
 
 namespace perigee::train {
 
+// Options of `perigee export --hf`.
+struct ExportFolder {
+  std::string checkpoint;  // or a run
+  std::string folder;
+  int64_t shard_bytes = 0;  // largest file
+  std::string dtype;        // "": the types of the model's folder
+};
+
 class Host {
  public:
   virtual ~Host() = default;
@@ -54,6 +62,8 @@ class Host {
                       const std::function<void(std::string_view)>& print) = 0;
   // Writes the full weights of a checkpoint as one safetensors file.
   virtual void export_weights(const std::string& checkpoint, const std::string& file) = 0;
+  // Writes them as a folder of Hugging Face.
+  virtual void export_folder(const ExportFolder& options) = 0;
   // Returns lines for `perigee doctor`: back ends, devices, versions, what is missing.
   virtual std::vector<std::string> doctor() = 0;
 };

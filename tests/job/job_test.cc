@@ -183,6 +183,33 @@ names = ["x"]
   CHECK(Job::load(folder.add("again.toml", to_toml(own, folder.at("")))) == own);
 }
 
+TEST_CASE("weights are expected to be complete unless initialise is set") {
+  const Folder folder;
+  folder.add("w.safetensors", "");
+  folder.add("llama/config.json", "{}");
+  const auto load = [&](const std::string& text) {
+    const auto job = Job::load(folder.add("a.toml", text));
+    CHECK(Job::load(folder.add("copy.toml", to_toml(job, folder.at("")))) == job);
+    return job;
+  };
+  const std::string gpt = "[model]\nkind = 'gpt'\n[train]\n", hf = "[model]\nkind = 'hf'\n";
+  CHECK(load(gpt).train.initialise);
+  CHECK(!load(gpt + "weights = 'w.safetensors'").train.initialise);
+  CHECK(load(gpt + "weights = 'w.safetensors'\ninitialise = true").train.initialise);
+  // A folder with weights is the value of train.weights.
+  const auto empty = load(hf + "folder = 'llama'");
+  CHECK(empty.train.weights.empty());
+  CHECK(!empty.train.initialise);
+  folder.add("llama/model.safetensors", "");
+  CHECK(load(hf + "folder = 'llama'").train.weights == folder.at("llama"));
+  CHECK(load(hf + "folder = 'llama'\n[train]\nweights = 'w.safetensors'").train.weights ==
+        folder.at("w.safetensors"));
+  CHECK_THROWS_WITH(
+      load(hf + "folder = 'qwen'"),
+      Catch::Contains("a.toml:3:10: model.folder has a config.json, but there is no"));
+  CHECK_THROWS_WITH(load(hf), Catch::Contains("model.folder is needed for the kind hf"));
+}
+
 TEST_CASE("a dialect's table is kept unchanged, with the places of its keys") {
   const auto text =
       "[model]\nkind = \"gpt\"\n[epl.pipeline]\nnum_micro_batch = 4\nstrategy = \"x's\"\n";

@@ -323,17 +323,41 @@ void add_sample(CLI::App& app, Action& action) {
 
 void add_export(CLI::App& app, Action& action) {
   struct Options {
-    std::string checkpoint, file;
+    std::string file;
+    uint64_t shard_bytes = 5'000'000'000;
+    train::ExportFolder folder;
   };
   auto options = std::make_shared<Options>();
   auto* sub = add_command(app, "export",
-                          "full weights as one safetensors file, under the module's own names",
-                          {"perigee export runs/gpt -o gpt.safetensors"});
-  sub->add_option("CHECKPOINT", options->checkpoint, "a run's folder or a checkpoint")->required();
-  sub->add_option("-o,--output", options->file, "the file to write")->required();
+                          "full weights as one safetensors file, under the module's own names, or "
+                          "as a folder of Hugging Face",
+                          {"perigee export runs/gpt -o gpt.safetensors",
+                           "perigee export runs/llama --hf llama-tuned --shard-size 2GB"});
+  sub->add_option("CHECKPOINT", options->folder.checkpoint, "a run's folder or a checkpoint")
+      ->required();
+  auto* to = sub->add_option_group("destination");
+  to->add_option("-o,--output", options->file, "the file to write");
+  auto* folder = to->add_option("--hf", options->folder.folder,
+                                "the folder to write: config.json and weights with their names in "
+                                "model.folder, for runs with model.kind = \"hf\"");
+  to->require_option(1);
+  sub->add_option("--shard-size", options->shard_bytes,
+                  "with --hf: most bytes of a file (200MB, 5GB); default 5GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::PositiveNumber)
+      ->needs(folder);
+  sub->add_option("--dtype", options->folder.dtype,
+                  "with --hf: type of the weights; default: their types in model.folder")
+      ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}))
+      ->needs(folder);
   sub->callback([options, &action] {
     action = [options] {
-      torch_host().export_weights(options->checkpoint, options->file);
+      if (options->folder.folder.empty()) {
+        torch_host().export_weights(options->folder.checkpoint, options->file);
+        return 0;
+      }
+      options->folder.shard_bytes = static_cast<int64_t>(options->shard_bytes);
+      torch_host().export_folder(options->folder);
       return 0;
     };
   });

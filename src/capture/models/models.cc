@@ -1,5 +1,6 @@
 #include "capture/models/models.h"
 
+#include "capture/models/hf/decoder.h"
 #include "capture/models/parts.h"
 
 namespace perigee {
@@ -10,7 +11,9 @@ BuiltInModel make_model(const job::ModelConfig& model, int64_t sequence) {
   if (model.kind == "moe") return models::make_moe(model, sequence);
   if (model.kind == "mlp") return models::make_mlp(model);
   if (model.kind == "resnet") return models::make_resnet(model);
-  fail("model", "built-in kinds are gpt, llama, moe, mlp and resnet, but got \"{}\"", model.kind);
+  if (model.kind == "hf") return hf::make_decoder(model, sequence);
+  fail("model", "built-in kinds are gpt, llama, moe, mlp, resnet and hf, but got \"{}\"",
+       model.kind);
 }
 
 }  // namespace perigee

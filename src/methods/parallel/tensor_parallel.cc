@@ -103,15 +103,16 @@ void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
 
 using LayerSplit = std::pair<const char*, WeightSplit>;
 
-// The layers of gpt, llama and moe, without experts.
+// The layers of gpt, llama, moe and hf, without experts.
 constexpr LayerSplit kTransformers[] = {
     {"blocks.*.attn.qkv", WeightSplit::column}, {"blocks.*.attn.q", WeightSplit::column},
     {"blocks.*.attn.k", WeightSplit::column},   {"blocks.*.attn.v", WeightSplit::column},
     {"blocks.*.attn.out", WeightSplit::row},    {"blocks.*.mlp.gate", WeightSplit::column},
     {"blocks.*.mlp.up", WeightSplit::column},   {"blocks.*.mlp.down", WeightSplit::row}};
 
-// The experts of moe.
-constexpr LayerSplit kExperts[] = {{"blocks.*.experts.up", WeightSplit::column},
+// The experts of moe, and of hf's Mixtral.
+constexpr LayerSplit kExperts[] = {{"blocks.*.experts.gate", WeightSplit::column},
+                                   {"blocks.*.experts.up", WeightSplit::column},
                                    {"blocks.*.experts.down", WeightSplit::row}};
 
 void add_known(Splits& splits, const Graph& graph, bool experts) {
@@ -201,8 +202,8 @@ class TensorParallel : public MethodWith<TensorConfig> {
   std::string_view name() const override { return "tensor_parallel"; }
   std::string_view doc() const override {
     return "Splits linear layers, experts and embeddings over the ranks of axes of the mesh. "
-           "Without column, row and vocab the layers of the built-in models gpt, llama, moe and "
-           "mlp are split; of other models, or with planned, what the exact solver finds.";
+           "Without column, row and vocab the layers of the built-in models gpt, llama, moe, mlp "
+           "and hf are split; of other models, or with planned, what the exact solver finds.";
   }
 
  protected:
@@ -331,7 +332,7 @@ class TensorParallel : public MethodWith<TensorConfig> {
       add_known(splits, graph, given.experts.value_or(true));
       if (splits.weights.empty() && given.planned) {
         fail("tensor_parallel",
-             "the layers of gpt, llama, moe and mlp are known, those of another model must be "
+             "the layers of gpt, llama, moe, mlp and hf are known, those of another model must be "
              "named as column, row and vocab, or planned, but planned is false");
       }
     }

@@ -8,9 +8,11 @@
 #include <set>
 
 #include "base/fail.h"
+#include "base/log_format.h"
 #include "checkpoint/files.h"
 #include "checkpoint/holdings.h"
 #include "checkpoint/stored.h"
+#include "checkpoint/weights/initial_weights.h"
 #include "exec/cuda.h"
 #include "exec/memory/allocator.h"
 #include "exec/tensor.h"
@@ -47,6 +49,30 @@ void check_device(const plan::Plan& plan, const exec::Device& device) {
       device.kind());
 }
 
+bool is_weight(const Input& input) {
+  return input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
+}
+
+std::vector<checkpoint::WantedTensor> wanted_tensors(const Blueprint& blueprint) {
+  std::vector<checkpoint::WantedTensor> wanted;
+  for (const auto& input : blueprint.training.inputs) {
+    if (!is_weight(input)) continue;
+    const auto& type = blueprint.training.type(input.value);
+    wanted.push_back({input.name, type.dtype, type.shape});
+    for (const auto& [other, first] : blueprint.tied) {
+      if (first == input.name) wanted.back().aliases.push_back(other);
+    }
+  }
+  return wanted;
+}
+
+// Returns the ranges of the tensor that the binding holds.
+std::vector<mesh::Range> ranges_of(const compile::Binding& binding, const graph::TensorType& type) {
+  auto ranges = binding.ranges;
+  for (size_t d = ranges.size(); d < type.shape.size(); ++d) ranges.push_back({0, type.shape[d]});
+  return ranges;
+}
+
 }  // namespace
 
 RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
@@ -77,30 +103,31 @@ exec::ExecutorOptions RankTrainer::executor_options() const {
 
 void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
   const auto& program = executor_->program();
-  const auto& file = job_.train.weights;
-  if (!file.empty()) weights_ = std::make_unique<const checkpoint::SafetensorsFile>(file);
-  bool found = file.empty();
+  std::optional<checkpoint::InitialWeights> weights;
+  if (!job_.train.weights.empty()) {
+    weights.emplace(job_.train.weights, job_.model, wanted_tensors(blueprint_),
+                    job_.train.initialise);
+    if (communicator_.rank() == 0) log::info("{}", weights->report());
+  }
   for (const auto& input : blueprint_.training.inputs) {
-    if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
+    if (!is_weight(input)) continue;
     std::vector<const compile::Binding*> held;  // several where it is kept in pieces
     for (const auto& binding : program.bindings) {
       const bool same = binding.name == input.name &&
                         (binding.kind == Kind::parameter || binding.kind == Kind::buffer);
       if (same) held.push_back(&binding);
     }
-    auto whole = from_file(input);
-    found = found || whole.defined();
-    if (!whole.defined()) whole = first_value(input, values, !held.empty());
+    const bool stored = weights && weights->has(input.name);
+    const auto whole = stored ? at::Tensor() : first_value(input, values, !held.empty());
     for (const auto* binding : held) {
-      executor_->tensor(*binding).copy_(part_of(whole, binding->ranges));
+      const auto target = executor_->tensor(*binding);
+      if (stored) {
+        weights->read(input.name, ranges_of(*binding, blueprint_.training.type(input.value)),
+                      target);
+      } else {
+        target.copy_(part_of(whole, binding->ranges));
+      }
     }
-  }
-  weights_.reset();
-  if (!found) {
-    fail("train",
-         "train.weights names values of the model's parameters, but {} has none of them: write it "
-         "by perigee export",
-         file);
   }
 }
 
@@ -110,8 +137,8 @@ at::Tensor RankTrainer::first_value(const graph::Input& input,
   if (!job_.train.initialise) {
     fail("train",
          "train.initialise = false leaves first values to train.weights or a checkpoint "
-         "(--resume), but {} {}",
-         input.name, weights_ ? "is not in " + job_.train.weights : "comes from neither");
+         "(--resume), but {} comes from neither",
+         input.name);
   }
   if (!blueprint_.init.outputs.empty()) {
     if (!wanted) return {};
@@ -131,19 +158,6 @@ at::Tensor RankTrainer::first_value(const graph::Input& input,
              .input = root ? whole : at::Tensor(),
              .output = whole});
   return whole;
-}
-
-at::Tensor RankTrainer::from_file(const graph::Input& input) {
-  const auto* stored = weights_ ? weights_->find(input.name) : nullptr;
-  if (!stored) return {};
-  const auto& type = blueprint_.training.type(input.value);
-  if (stored->shape != type.shape) {
-    fail("train",
-         "train.weights has values of the model's shapes, but {} is [{}] there and [{}] here",
-         input.name, fmt::join(stored->shape, ", "), fmt::join(type.shape, ", "));
-  }
-  return at::from_blob(const_cast<std::byte*>(stored->bytes.data()), stored->shape,
-                       at::dtype(exec::scalar_type(stored->dtype)));
 }
 
 void RankTrainer::set_loss_scale(double scale) {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
 #include "compile/compile.h"
 #include "compile/stages/stage_inputs.h"
 #include "data/data.h"
@@ -46,9 +45,10 @@ class RankTrainer {
               const std::function<compile::Program(compile::Program)>& edit = nullptr);
   ~RankTrainer();
 
-  // Sets parameters and buffers: from the file train.weights, which every rank reads; those that it
-  // lacks, from the blueprint's init graph, or without one from rank 0's `values`, by name. Throws
-  // Error for one that the file lacks where train.initialise is false.
+  // Sets parameters and buffers: from train.weights, of which every rank reads its parts; those that
+  // it lacks, from the blueprint's init graph, or without one from rank 0's `values`, by name. Throws
+  // Error as checkpoint::InitialWeights, before any is set, and for a tensor without a first value
+  // where train.initialise is false.
   void initialise(const std::function<at::Tensor(const std::string&)>& values);
   void load(const checkpoint::Checkpoint& checkpoint);
   // Sets the loss scale of the next steps, for a plan with a given loss scale; all ranks set the
@@ -119,8 +119,6 @@ class RankTrainer {
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data,
                  std::map<std::string, double> scalars, bool training);
   void read_loss_scale();
-  // Returns a parameter or buffer of train.weights; nothing where the file lacks it.
-  at::Tensor from_file(const graph::Input& input);
   // Returns the first value of a parameter or buffer; nothing where it is not `wanted` on this rank
   // and no other rank needs this one to take part.
   at::Tensor first_value(const graph::Input& input,
@@ -138,7 +136,6 @@ class RankTrainer {
   std::vector<at::Tensor> averages_;  // by binding of the program; undefined: copies are equal
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
-  std::unique_ptr<const checkpoint::SafetensorsFile> weights_;  // open during initialise()
   std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
   double skipped_steps_ = 0;
   std::map<std::string, at::Tensor> guard_before_;  // states of the guard before the last step

@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "binding/around.h"
+#include "capture/models/hf/architecture.h"
 #include "capture/models/models.h"
 #include "checkpoint/safetensors.h"
 #include "data/data.h"
@@ -124,7 +125,15 @@ std::vector<std::string> batched_names(const job::Job& job) {
 
 job::Job completed(const Task& task) {
   auto job = task.job;
-  if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
+  if (job.model.kind == "hf") {
+    const auto vocab = hf::read_architecture(job.model.text("folder")).vocab;
+    auto& given = std::get<int64_t>(job.model.values["vocab"]);
+    if (given != 0 && given != vocab) {
+      fail("job", "model.vocab is the vocab_size of {} ({}), but got {}", job.model.text("folder"),
+           vocab, given);
+    }
+    given = vocab;
+  } else if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
     job.model.values["vocab"] = data::make_tokenizer(job.data.tokenizer)->vocab();
   }
   if (job.model.kind == "lua") {

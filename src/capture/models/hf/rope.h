@@ -1,0 +1,21 @@
+// Frequencies of rotary positions, as transformers computes them from a config.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "capture/models/hf/architecture.h"
+
+namespace perigee::hf {
+
+struct RopeTable {
+  std::vector<double> frequencies;  // [head_size / 2], radians a token
+  double scale = 1;                 // of cos and sin
+};
+
+// Returns the table for samples of `sequence` tokens. Linear and dynamic scaling: Chen et al. 2023
+// and its NTK-aware variants; yarn: Peng et al. 2023; longrope: Ding et al. 2024; llama3: Dubey et
+// al. 2024.
+RopeTable rope_table(const Architecture& architecture, int64_t sequence);
+
+}  // namespace perigee::hf
