@@ -10,6 +10,7 @@
 #include "base/fail.h"
 #include "base/files/glob.h"
 #include "job/keys.h"
+#include "job/model_kinds.h"
 #include "job/optimizer_options.h"
 #include "job/step_list.h"
 
@@ -60,7 +61,8 @@ class Completer {
       if (kind.empty()) wrong("model", "model.{} needs a model.kind, but got none", name);
       wrong("model", "{} has no key \"{}\"", kind, name);
     }
-    if (kind != "plugin" && kind != "lua" && !job_.model.options.empty()) {
+    const bool options = !kind.empty() && model_kind(kind).options;
+    if (!options && !job_.model.options.empty()) {
       wrong("model.options",
             "model.options belongs to the kinds plugin and lua, but the kind is {}",
             kind.empty() ? "not given" : kind);

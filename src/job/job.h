@@ -35,7 +35,7 @@ struct BatchField {
 };
 
 struct ModelConfig {
-  // gpt, llama, moe, mlp, resnet, torchscript, plugin, lua; "": the application's own module
+  // one of model_kinds() (model_kinds.h); "": the application's own module
   std::string kind;
   std::string dtype = "float32";    // of the parameters: float64, float32, bfloat16
   std::vector<std::string> frozen;  // patterns of parameters not trained (base/text/match.h)

@@ -1,14 +1,31 @@
 // The rows of [model] in the table of keys: first the keys of all model kinds, then those of some
 // kinds only.
+#include "job/model_kinds.h"
 #include "job/table.h"
 
 namespace perigee::job {
 
 const std::vector<std::string>& kinds() {
-  static const std::vector<std::string> list = {"gpt", "llama",       "moe",    "mlp", "resnet",
-                                                "hf",  "torchscript", "plugin", "lua"};
+  static const std::vector<std::string> list = [] {
+    std::vector<std::string> names;
+    for (const auto& kind : model_kinds()) names.push_back(kind.name);
+    return names;
+  }();
   return list;
 }
+
+namespace {
+
+// Returns the kinds whose model is a file.
+std::vector<std::string> kinds_of_files() {
+  std::vector<std::string> names;
+  for (const auto& kind : model_kinds()) {
+    if (!kind.file.empty()) names.push_back(kind.name);
+  }
+  return names;
+}
+
+}  // namespace
 
 std::vector<JobKey> model_keys() {
   using Names = std::vector<std::string>;
@@ -254,12 +271,12 @@ std::vector<JobKey> model_keys() {
        .about = "Height and width of an image."},
       {.table = "model",
        .name = "file",
-       .kinds = {"torchscript", "plugin", "lua"},
+       .kinds = kinds_of_files(),
        .fallback = "",
        .is_path = true,
        .otherwise = "none: required",
-       .about = "The TorchScript file, the plugin (.so), or the script (.lua). A plugin and a "
-                "script get the keys of `[model.options]`."}};
+       .about = "The archive of torch.export (.pt2), the TorchScript file, the plugin (.so), or "
+                "the script (.lua). A plugin and a script get the keys of `[model.options]`."}};
 }
 
 }  // namespace perigee::job

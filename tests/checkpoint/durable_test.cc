@@ -1,8 +1,9 @@
 // A checkpoint is on the disk before it counts as one.
+#include "base/files/durable.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "base/files/durable.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/synced_files.h"
 #include "tests/support/temporary_folder.h"

@@ -35,9 +35,10 @@ TEST_CASE("a missing file or invalid TOML is an error") {
                     "[job] cannot read \"no/such.toml\": No such file or directory");
   CHECK_THROWS_WITH(Job::load("tests"), "[job] cannot read \"tests\": Is a directory");
   CHECK(error_of("a = \n").substr(0, 17) == "[job] a.toml:1:5:");
-  CHECK_THROWS_WITH(Job::parse("", "a.toml").require_model("a.toml"),
-                    "[job] a.toml: model.kind is needed (one of gpt, llama, moe, mlp, resnet, hf, "
-                    "torchscript, plugin, lua), but got none");
+  CHECK_THROWS_WITH(
+      Job::parse("", "a.toml").require_model("a.toml"),
+      "[job] a.toml: model.kind is needed (one of gpt, llama, moe, mlp, resnet, hf, exported, "
+      "torchscript, plugin, lua), but got none");
 }
 
 TEST_CASE("a job for an application's own module has no [model]") {
@@ -118,7 +119,8 @@ TEST_CASE("a value outside its limits is an error with its place") {
   CHECK(gpt("[data]\nvalidation = 1") ==
         "[job] a.toml:3:14: data.validation is at least 0 and less than 1, but got 1");
   CHECK(error_of("[model]\nkind = \"gpt3\"") ==
-        "[job] a.toml:2:8: model.kind is one of gpt, llama, moe, mlp, resnet, hf, torchscript, "
+        "[job] a.toml:2:8: model.kind is one of gpt, llama, moe, mlp, resnet, hf, exported, "
+        "torchscript, "
         "plugin, lua, but got \"gpt3\", did you mean \"gpt\"?");
   CHECK(error_of("[model]\nkind = \"lua\"") ==
         "[job] a.toml:1:1: model.file is needed for the kind lua, but got none");

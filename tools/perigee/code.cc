@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "job/model_kinds.h"
+
 namespace perigee::command {
 
 std::string model_code(const job::Job& job) {
-  const auto& kind = job.model.kind;
-  if (kind == "plugin") return fmt::format("the model plugin {}", job.model.text("file"));
-  if (kind == "torchscript") return fmt::format("the TorchScript file {}", job.model.text("file"));
-  return "";
+  if (job.model.kind.empty()) return "";
+  const auto& kind = job::model_kind(job.model.kind);
+  return kind.code ? fmt::format("the {} {}", kind.file, job.model.text("file")) : "";
 }
 
 std::string take_sampler(job::Job& job) {

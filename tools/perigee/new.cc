@@ -1,6 +1,8 @@
-// perigee new: a folder to start from, copied from runtime/new.
+// perigee new: a folder to start from, copied from the files of runtime/.
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "base/fail.h"
 #include "command.h"
@@ -10,38 +12,77 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int run(const std::string& folder) {
+// The files of a new folder, by the kind of its model, and how to go on.
+struct Start {
+  std::vector<std::string> files;  // files and folders of runtime/; of a folder its content
+  std::string text;                // {0}: the new folder
+};
+
+const std::map<std::string, Start>& starts() {
+  static const std::map<std::string, Start> all = {
+      {"plugin",
+       {{"new"},
+        "{0} holds\n"
+        "  job.toml       what to train\n"
+        "  strategy.lua   how to spread it over ranks\n"
+        "  model.cc       a model plugin, and CMakeLists.txt to build it\n"
+        "Start with: perigee train {0}/job.toml\n"}},
+      {"pytorch",
+       {{"new_pytorch", "new/strategy.lua", "export.py"},
+        "{0} holds\n"
+        "  job.toml       what to train\n"
+        "  strategy.lua   how to spread it over ranks\n"
+        "  model.py       a model in PyTorch, and export.py, which writes it as an archive\n"
+        "Start with: python3 {0}/model.py && perigee train {0}/job.toml\n"}},
+  };
+  return all;
+}
+
+int run(const std::string& folder, const std::string& from) {
   const auto templates = shipped_folder("runtime");
   if (templates.empty())
     fail("command",
-         "perigee new copies runtime/new, but runtime is not beside the command: reinstall");
+         "perigee new copies files of runtime, but runtime is not beside the command: reinstall");
   std::error_code error;
   if (fs::exists(folder) && !fs::is_empty(folder, error)) {
     fail("command", "perigee new makes a new folder, but {} exists and is not empty", folder);
   }
   fs::create_directories(folder, error);
-  if (!error) fs::copy(fs::path(templates) / "new", folder, fs::copy_options::recursive, error);
+  const auto& start = starts().at(from);
+  for (const auto& file : start.files) {
+    if (error) break;
+    const auto path = fs::path(templates) / file;
+    fs::copy(path, fs::is_directory(path) ? fs::path(folder) : fs::path(folder) / path.filename(),
+             fs::copy_options::recursive, error);
+  }
   if (error) {
     throw Error(Status::failed, "command",
                 fmt::format("{} must be written, but: {}", folder, error.message()));
   }
-  write_result({}, fmt::format("{0} holds\n  job.toml       what to train\n  strategy.lua   how to "
-                               "spread it over ranks\n"
-                               "  model.cc       a model plugin, and CMakeLists.txt to build it\n"
-                               "Start with: perigee train {0}/job.toml\n",
-                               folder));
+  write_result({}, fmt::format(fmt::runtime(start.text), folder));
   return 0;
 }
 
 }  // namespace
 
 void add_new_command(CLI::App& app, Action& action) {
-  auto folder = std::make_shared<std::string>();
-  auto* sub = add_command(app, "new",
-                          "a commented job, a strategy and a model plugin to start from",
-                          {"perigee new mine && perigee train mine/job.toml"});
-  sub->add_option("DIR", *folder, "the folder to make")->required();
-  sub->callback([folder, &action] { action = [folder] { return run(*folder); }; });
+  struct Options {
+    std::string folder, from = "plugin";
+  };
+  auto options = std::make_shared<Options>();
+  auto* sub = add_command(
+      app, "new",
+      "a commented job, a strategy and a model (a plugin in C++, or PyTorch) to "
+      "start from",
+      {"perigee new mine && perigee train mine/job.toml",
+       "perigee new --from pytorch mine && python3 mine/model.py"});
+  sub->add_option("DIR", options->folder, "the folder to make")->required();
+  std::vector<std::string> names;
+  for (const auto& [name, start] : starts()) names.push_back(name);
+  sub->add_option("--from", options->from, "the model's language: plugin, pytorch")
+      ->check(CLI::IsMember(names));
+  sub->callback(
+      [options, &action] { action = [options] { return run(options->folder, options->from); }; });
 }
 
 }  // namespace perigee::command

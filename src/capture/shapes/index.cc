@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/native/TensorFactories.h>
 
 #include "base/fail.h"
 #include "capture/device/tensor.h"
@@ -137,6 +138,16 @@ std::vector<at::Tensor> pdist(const Values& v) {
   return {meta_tensor({rows * (rows - 1) / 2}, v.tensor(0).scalar_type())};
 }
 
+// (row, col, offset, dtype, ...): the indices of the elements on or below a diagonal, or above one.
+template <bool Upper>
+std::vector<at::Tensor> triangle(const Values& v) {
+  const int64_t rows = v.integer(0), columns = v.integer(1), offset = v.integer(2);
+  const int64_t count = Upper
+                            ? rows * columns - at::native::get_tril_size(rows, columns, offset - 1)
+                            : at::native::get_tril_size(rows, columns, offset);
+  return {meta_tensor({2, count}, v[3].isNone() ? at::kLong : v[3].toScalarType())};
+}
+
 }  // namespace
 
 ShapeTable index_shapes() {
@@ -170,6 +181,8 @@ ShapeTable index_shapes() {
       {"aten::std.correction", one_moment},
       {"aten::var_mean.correction", two_moments},
       {"aten::std_mean.correction", two_moments},
+      {"aten::tril_indices", triangle<false>},
+      {"aten::triu_indices", triangle<true>},
       {"aten::select_backward", sized},
       {"aten::slice_backward", sized},
       {"aten::diagonal_backward", sized},

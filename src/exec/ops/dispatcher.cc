@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "base/fail.h"
+#include "capture/record/data_schema.h"
 #include "exec/ops/op.h"
 #include "exec/tensor.h"
 #include "graph/ops.h"
-#include "plan/data_ops.h"
 
 namespace perigee::exec {
 namespace {
@@ -151,19 +151,14 @@ IValue to_ivalue(const Arg& arg, const c10::TypePtr& type) {
 // other than the option of an algorithm, such as the path of a file (aten::from_file). Replacements
 // are checked earlier, too, without schemas (plan/data_ops.h).
 void check_is_data(const Op& op, const c10::FunctionSchema& schema) {
-  for (const auto& argument : schema.arguments()) {
-    if (argument.is_out()) {
-      fail("exec",
-           "ops return their results, but {} writes to \"{}\": name its overload without out",
-           op.name, argument.name());
-    }
-    const auto kind = without_optional(argument.type())->kind();
-    const bool is_text = kind == TypeKind::StringType && !plan::is_option(argument.name());
-    if (is_text || kind == TypeKind::StorageType || kind == TypeKind::StreamObjType) {
-      fail("exec", "ops compute from tensors and numbers, but {} takes \"{}\"", op.name,
-           argument.name());
-    }
+  const auto* argument = tracing::find_no_data(schema);
+  if (!argument) return;
+  if (argument->is_out()) {
+    fail("exec", "ops return their results, but {} writes to \"{}\": name its overload without out",
+         op.name, argument->name());
   }
+  fail("exec", "ops compute from tensors and numbers, but {} takes \"{}\"", op.name,
+       argument->name());
 }
 
 bool is_placement(const std::string& name) {

@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "base/fail.h"
 #include "binding/around.h"
+#include "capture/exported/load.h"
 #include "capture/models/hf/architecture.h"
 #include "capture/models/models.h"
 #include "checkpoint/safetensors.h"
 #include "data/data.h"
 #include "data/tokenizer.h"
 #include "exec/tensor.h"
+#include "job/model_kinds.h"
 #include "train/task/job_json.h"
 
 namespace perigee::train {
@@ -85,8 +88,7 @@ std::shared_ptr<const ModelSource> make_source(const Task& task, const Model& mo
 std::vector<std::string> inputs_of(const job::Job& job) {
   std::set<std::string> names;
   for (const auto& field : job.model.fields) names.insert(field.name);
-  const auto& kind = job.model.kind;
-  if (names.empty() && (kind == "lua" || kind == "torchscript" || kind == "plugin")) {
+  if (names.empty() && !job::model_kind(job.model.kind).file.empty()) {
     for (const auto& path : job.data.files) {
       const checkpoint::SafetensorsFile file(path);
       for (const auto& tensor : file.tensors()) names.insert(tensor.name);
@@ -121,6 +123,17 @@ std::vector<std::string> batched_names(const job::Job& job) {
   return list;
 }
 
+// Returns the model of a file that describes no batch, or nothing for other kinds.
+std::optional<Model> load_file(const job::Job& job) {
+  const auto& kind = job.model.kind;
+  if (kind == "torchscript") return load_script(job.model.text("file"));
+  if (kind == "exported") return load_exported(job.model.text("file"));
+  if (kind == "plugin") {
+    return load_plugin(job.model.text("file"), job_json(job)["model"].dump());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 job::Job completed(const Task& task) {
@@ -149,12 +162,9 @@ job::Job completed(const Task& task) {
 
 std::shared_ptr<const ModelSource> open_model(const Task& task) {
   const auto& job = task.job;
-  if (job.model.kind == "torchscript" || job.model.kind == "plugin") {
-    auto model = job.model.kind == "torchscript"
-                     ? load_script(job.model.text("file"))
-                     : load_plugin(job.model.text("file"), job_json(job)["model"].dump());
+  if (const auto model = load_file(job)) {
     auto data = data::open_data(job);
-    return make_source(task, model, data.training->at(0, {0, 1}), data.fields);
+    return make_source(task, *model, data.training->at(0, {0, 1}), data.fields);
   }
   const bool lua = job.model.kind == "lua";
   auto built = lua ? binding::load_lua(lua_settings(task, job, job.model.text("file")))

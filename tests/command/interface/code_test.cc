@@ -90,6 +90,15 @@ TEST_CASE("check opens no TorchScript file") {
   CHECK_THAT(job.refused("plan"), Contains("must be a TorchScript file"));
 }
 
+TEST_CASE("check reads an archive of torch.export, which is data") {
+  Folder folder;
+  const auto file = folder.write("model.pt2", "not a model");
+  const TrainingJob job(model_of("exported", file));
+  const auto ran = run("check " + kStrategy + " " + job.file(), job.how());
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.err, Contains(file) && Contains("archive of torch.export"));
+}
+
 TEST_CASE("simulate of a plan's file opens no model plugin that the job beside it names") {
   const Library library;
   const TrainingJob job(model_of("plugin", library.file()));

@@ -196,6 +196,19 @@ TEST_CASE("new makes a folder that the other commands accept, and never overwrit
   CHECK_THAT(nowhere.err, Contains("/proc/mine"));
 }
 
+TEST_CASE("new copies a PyTorch model with its export") {
+  Folder folder;
+  const auto made = folder / "mine";
+  const auto ran = run("new --from pytorch " + made);
+  CHECK(ran.status == 0);
+  CHECK_THAT(ran.out, Contains("python3 " + made + "/model.py"));
+  CHECK(read(made + "/model.py") == read("runtime/new_pytorch/model.py"));
+  CHECK(read(made + "/job.toml") == read("runtime/new_pytorch/job.toml"));
+  CHECK(read(made + "/export.py") == read("runtime/export.py"));
+  CHECK(read(made + "/strategy.lua") == read("runtime/new/strategy.lua"));
+  CHECK_THAT(refusal("new --from java " + folder.path() + "/other"), Contains("--from"));
+}
+
 TEST_CASE("doctor prints the version, the machine and the shipped files") {
   const auto ran = run("doctor");
   CHECK_THAT(ran.out, Contains("perigee") && Contains("Linux") && Contains("cores") &&

@@ -453,6 +453,19 @@ TEST_CASE("the folder that new makes trains") {
   CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
 }
 
+TEST_CASE("the folder that new makes for PyTorch trains the model that it exports") {
+  Folder folder;
+  const auto made = folder / "mine";
+  REQUIRE(run("new --from pytorch " + made).status == 0);
+  fs::copy("tests/capture/exported/fixtures/other/new.pt2", made + "/model.pt2");
+  const auto ran = run(
+      "train " + made + "/job.toml --set train.steps=3",
+      {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()});
+  INFO(ran.err);
+  CHECK(ran.status == 0);
+  CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
+}
+
 TEST_CASE("every shipped job trains") {
   for (const std::string name : {"gpt", "llama", "moe", "mlp", "resnet"}) {
     Folder folder;

@@ -1,0 +1,68 @@
+#include "capture/exported/types.h"
+
+#include "base/fail.h"
+
+namespace perigee::exported {
+
+at::ScalarType element_type(int64_t number) {
+  switch (number) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kChar;
+    case 3:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    case 5:
+      return at::kLong;
+    case 6:
+      return at::kHalf;
+    case 7:
+      return at::kFloat;
+    case 8:
+      return at::kDouble;
+    case 9:
+      return at::kComplexHalf;
+    case 10:
+      return at::kComplexFloat;
+    case 11:
+      return at::kComplexDouble;
+    case 12:
+      return at::kBool;
+    case 13:
+      return at::kBFloat16;
+    case 29:
+      return at::kFloat8_e4m3fn;
+    case 30:
+      return at::kFloat8_e5m2;
+    default:
+      fail("capture", "an exported model's element types are those of tensors, but got number {}",
+           number);
+  }
+}
+
+at::Layout layout(int64_t number) {
+  if (number != 7) {
+    fail("capture", "an exported model's tensors are strided, but got layout {}", number);
+  }
+  return at::kStrided;
+}
+
+at::MemoryFormat memory_format(int64_t number) {
+  switch (number) {
+    case 1:
+      return at::MemoryFormat::Contiguous;
+    case 2:
+      return at::MemoryFormat::ChannelsLast;
+    case 3:
+      return at::MemoryFormat::ChannelsLast3d;
+    case 4:
+      return at::MemoryFormat::Preserve;
+    default:
+      fail("capture", "an exported model's memory formats are those of tensors, but got number {}",
+           number);
+  }
+}
+
+}  // namespace perigee::exported

@@ -1,0 +1,52 @@
+// Models of transformers, torchvision and timm, and written by hand, that PyTorch exported: losses
+// and gradients are PyTorch's.
+#include "tests/capture/exported/support.h"
+#include "tests/capture/support.h"
+
+namespace perigee::test {
+namespace {
+
+// Returns the first difference from PyTorch's numbers, or "".
+std::string difference_from_pytorch(const Fixture& given) {
+  const auto model = load_exported(given.file);
+  const auto whole = given.batch();
+  const auto run = [&](const Batch& batch) {
+    const auto captured = capture(*model.module, batch, model.forward);
+    return evaluate(*model.module, captured, batch);
+  };
+  auto different = compare(run(whole), given.expected, given.tolerance());
+  if (!different.empty() || !given.expected.contains("half")) return different;
+  // Where samples depend on each other (batch norm), half of them have numbers of their own.
+  const auto half = whole.begin()->second.size(0) / 2;
+  different = compare(run(given.batch(half)), given.expected.at("half"), given.tolerance());
+  return different.empty() ? "" : "half of the samples: " + different;
+}
+
+}  // namespace
+
+TEST_CASE("exported models have PyTorch's losses and gradients") {
+  for (const auto& given : fixtures()) {
+    try {
+      const auto different = difference_from_pytorch(given);
+      INFO(given.name << ": " << different);
+      CHECK(different.empty());
+    } catch (const std::exception& error) {
+      FAIL_CHECK(given.name << ": " << error.what());
+    }
+  }
+}
+
+TEST_CASE("a gradient that differs from PyTorch's is found") {
+  const auto& given = fixtures().front();
+  const auto model = load_exported(given.file);
+  const auto batch = given.batch();
+  const auto captured = capture(*model.module, batch, model.forward);
+  auto got = evaluate(*model.module, captured, batch);
+  REQUIRE(compare(got, given.expected, given.tolerance()).empty());
+  const auto first = got.lower_bound("gradient:");
+  REQUIRE(first->first.starts_with("gradient:"));
+  first->second = first->second * (1 + 1e-3);
+  CHECK(!compare(got, given.expected, given.tolerance()).empty());
+}
+
+}  // namespace perigee::test
