@@ -23,8 +23,8 @@ class FirstError {
   }
   explicit operator bool() const { return first_.has_value(); }
 
-  // Throws the first error, if there is one, with the number of the others: "... (and 2 more keys of
-  // [train] are wrong)" where `entry` is "key" and `table` "[train]".
+  // Throws the first error, if there is one, with the number of the others: "... (and 2 more keys
+  // of [train] are wrong)" where `entry` is "key" and `table` "[train]".
   void raise(std::string_view entry, std::string_view table) const;
 
  private:

@@ -27,8 +27,8 @@ std::vector<std::string> foreign_headers(const std::filesystem::path& root);
 // No folder lists more than 25 files.
 std::vector<std::string> crowded_folders(const std::filesystem::path& root);
 
-// A folder with more than five files, except JSON data and inputs of fuzzers, has a README.md. A README.md has at most ten
-// lines, except indices: src, runtime, runtime/methods, strategies.
+// A folder with more than five files, except JSON data and inputs of fuzzers, has a README.md. A
+// README.md has at most ten lines, except indices: src, runtime, runtime/methods, strategies.
 std::vector<std::string> folder_pages(const std::filesystem::path& root);
 
 // A page has at most 250 lines (src/README.md: 300, runtime/README.md: 60), unless a command

@@ -25,9 +25,9 @@ class Requests {
  public:
   explicit Requests(const Limits& limits) : limits_(limits), table_(limits) {}
 
-  // Carries out a request of a client that does not wait. Returns its answer, unless it waits for keys,
-  // and those of the requests that waited for keys that now exist. A malformed request is answered with
-  // an error, too.
+  // Carries out a request of a client that does not wait. Returns its answer, unless it waits for
+  // keys, and those of the requests that waited for keys that now exist. A malformed request is
+  // answered with an error, too.
   std::vector<Answer> handle(ClientId client, const Frame& frame);
 
   // Returns whether a request of the client waits. It has at most one.

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kDeepest = 200, kMostParts = 100;
 
-// Returns the position after the string that begins at `at` with `quote`, one or three characters. A
-// string of one line ends with it; the text's end ends all.
+// Returns the position after the string that begins at `at` with `quote`, one or three characters.
+// A string of one line ends with it; the text's end ends all.
 size_t after_string(std::string_view text, size_t at, std::string_view quote, bool escapes) {
   for (at += quote.size(); at < text.size(); ++at) {
     if (escapes && text[at] == '\\') {

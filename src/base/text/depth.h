@@ -10,9 +10,9 @@ namespace perigee {
 // 200 deep. `name`: the text's, for the message. Any other text passes: the parser refuses it.
 void check_json_depth(std::string_view text, std::string_view area, std::string_view name);
 
-// The same for TOML where a key has more than 100 parts ("a.b.c" has three); lists and inline tables
-// are limited by the parser. Also refuses characters beyond ASCII outside of strings and comments:
-// the parser's behaviour for some of them is undefined.
+// The same for TOML where a key has more than 100 parts ("a.b.c" has three); lists and inline
+// tables are limited by the parser. Also refuses characters beyond ASCII outside of strings and
+// comments: the parser's behaviour for some of them is undefined.
 void check_toml(std::string_view text, std::string_view area, std::string_view name);
 
 }  // namespace perigee

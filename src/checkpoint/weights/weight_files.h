@@ -14,10 +14,10 @@ namespace perigee::checkpoint {
 // Files mapped into memory; a tensor's bytes are read when they are used.
 class WeightFiles {
  public:
-  // `path`: a safetensors file; an index of several (NAME.safetensors.index.json, "weight_map": file
-  // names by tensor); or a folder, which has model.safetensors.index.json, model.safetensors,
-  // or a single file NAME.safetensors. Throws Error naming the files that are missing, damaged or lack a tensor of
-  // the index.
+  // `path`: a safetensors file; an index of several (NAME.safetensors.index.json, "weight_map":
+  // file names by tensor); or a folder, which has model.safetensors.index.json, model.safetensors,
+  // or a single file NAME.safetensors. Throws Error naming the files that are missing, damaged or
+  // lack a tensor of the index.
   explicit WeightFiles(const std::string& path);
 
   const std::string& path() const { return path_; }

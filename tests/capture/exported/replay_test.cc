@@ -38,7 +38,8 @@ json constant_input(const std::string& value, const std::string& name) {
   return spec;
 }
 
-// Returns the archive with the call between the layer and its loss, as the value that the loss reads.
+// Returns the archive with the call between the layer and its loss, as the value that the
+// loss reads.
 ArchiveMaker with(const json& between) {
   ArchiveMaker archive;
   archive.nodes().insert(archive.nodes().begin() + 1, between);

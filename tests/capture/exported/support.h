@@ -26,8 +26,8 @@ struct Fixture {
 const std::vector<Fixture>& fixtures();
 const Fixture& fixture(const std::string& name);
 
-// Returns "" where loss and gradients are PyTorch's, else the first difference. `got` has "loss" and
-// "gradient:NAME" (exec::evaluate); `expected` is a fixture's, or one of its "halves".
+// Returns "" where loss and gradients are PyTorch's, else the first difference. `got` has "loss"
+// and "gradient:NAME" (exec::evaluate); `expected` is a fixture's, or one of its "halves".
 std::string compare(const std::map<std::string, at::Tensor>& got, const nlohmann::json& expected,
                     double tolerance);
 

@@ -21,7 +21,8 @@ int count(const std::string& text, const std::string& part) {
 TEST_CASE("a script's output and warnings appear once, however often its function is called") {
   const Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
-  // With four microbatches the graph has other shapes than at first, so the function is called again.
+  // With four microbatches the graph has other shapes than at first, so the function is
+  // called again.
   const auto script = folder.write("s.lua",
                                    "local m = require 'perigee.methods'\n"
                                    "print('the script runs')\n"

@@ -184,7 +184,8 @@ class Watch {
     if (!exited && (interrupted_ || ordered_ || killed_)) return;
     result_ = code;
     cause_ = fmt::format("rank {} {}", rank.rank, how_it_ended(status));
-    // A rank that failed has reported the cause; one that was killed, or ended by a library, could not.
+    // A rank that failed has reported the cause; one that was killed, or ended by a library,
+    // could not.
     if (!exited || !report_ || report_->lost_peers) {
       log::write(log::Level::error,
                  fmt::format("[launch] {}; the other ranks are stopped", cause_));

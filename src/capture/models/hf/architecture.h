@@ -39,9 +39,9 @@ struct Architecture {
   Rope rope;
 };
 
-// Reads FOLDER/config.json. Throws Error naming file and key for a config that is missing, is no JSON
-// object, is of another family, or has a key or value that changes the model in a way that is not
-// built here.
+// Reads FOLDER/config.json. Throws Error naming file and key for a config that is missing, is no
+// JSON object, is of another family, or has a key or value that changes the model in a way that is
+// not built here.
 Architecture read_architecture(const std::string& folder);
 
 }  // namespace perigee::hf

@@ -140,8 +140,8 @@ struct Mlp : nn::Module {
   }
 };
 
-// A mixture of gated experts (Mixtral, Jiang et al. 2024): each token is sent to its top_k, whatever
-// the others choose.
+// A mixture of gated experts (Mixtral, Jiang et al. 2024): each token is sent to its top_k,
+// whatever the others choose.
 struct Experts : nn::Module {
   std::string activation;
   int64_t experts, top_k;
@@ -156,7 +156,8 @@ struct Experts : nn::Module {
     down = register_parameter("down", torch::empty({experts, a.hidden, a.width}));
   }
 
-  // x [b, s, w] -> [b, s, w]. The queues are those of each sample, so that samples stay independent.
+  // x [b, s, w] -> [b, s, w]. The queues are those of each sample, so that samples
+  // stay independent.
   Tensor forward(const Tensor& x) {
     const auto b = x.size(0), s = x.size(1), w = x.size(2);
     const auto probability = at::softmax(router(x), -1);             // [b, s, e]
