@@ -48,6 +48,8 @@ perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sent
 perigee_dependency(crypto HEADER openssl/hmac.h LIBRARIES crypto)
 find_path(crypto_configuration_INCLUDE openssl/opensslconf.h NO_CACHE)
 target_include_directories(dep::crypto SYSTEM INTERFACE ${crypto_configuration_INCLUDE})
+# Signed requests to S3 (src/checkpoint/s3).
+perigee_dependency(curl HEADER curl/curl.h LIBRARIES curl)
 # Declarations only: the code of Gloo is in libtorch_cpu.
 perigee_dependency(gloo HEADER gloo/context.h)
 perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark)

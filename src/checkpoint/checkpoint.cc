@@ -1,9 +1,7 @@
 // Finds, divides and removes checkpoints.
 #include "checkpoint/checkpoint.h"
 
-#define XXH_INLINE_ALL
 #include <fmt/ranges.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <charconv>
@@ -13,7 +11,6 @@
 #include <tuple>
 
 #include "base/fail.h"
-#include "base/files/durable.h"
 #include "base/log_format.h"
 #include "checkpoint/files.h"
 
@@ -22,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kAside = ".aside-";
+constexpr std::string_view kStore = "checkpoints";  // the folder of a run that holds them
 
 // Reads a number that is the whole text.
 bool parse_number(std::string_view text, int64_t& number) {
@@ -50,7 +48,7 @@ bool parse_step(std::string_view name, StepFolder& folder) {
 // Whether a checkpoint's writer makes files of this name.
 bool is_own_file(std::string_view name) {
   if (name.ends_with(".partial")) name.remove_suffix(std::string_view(".partial").size());
-  return name == "COMPLETE" || name == "index.json" ||
+  return name == kComplete || name == "index.json" ||
          (name.starts_with("rank-") && (name.ends_with(".safetensors") || name.ends_with(".json")));
 }
 
@@ -60,20 +58,21 @@ int64_t bytes_of(const TensorPart& part) {
 
 }  // namespace
 
-std::string store_of(const std::string& run) { return (fs::path(run) / "checkpoints").string(); }
+std::string store_of(const std::string& run) { return inside(run, kStore); }
 
 std::vector<StepFolder> step_folders(const std::string& run) {
+  return step_folders(*open_target(run), run);
+}
+
+std::vector<StepFolder> step_folders(Target& target, const std::string& run) {
   std::vector<StepFolder> found;
-  std::error_code error;
-  for (fs::directory_iterator it(store_of(run), error), end; !error && it != end;
-       it.increment(error)) {
+  for (const auto& entry : target.list(store_of(run))) {
     StepFolder folder;
-    if (!parse_step(it->path().filename().string(), folder)) continue;
-    std::error_code ignored;
-    if (!it->is_directory(ignored)) continue;
-    folder.path = it->path().string();
+    if (!entry.is_folder || !parse_step(entry.name, folder)) continue;
+    folder.path = inside(store_of(run), entry.name);
     folder.complete = folder.kind != StepFolder::Kind::partial &&
-                      fs::exists(it->path() / "COMPLETE", ignored);
+                      target.size(inside(folder.path, kComplete)).has_value();
+    if (!folder.complete && !target.moves_at_once()) folder.kind = StepFolder::Kind::partial;
     found.push_back(std::move(folder));
   }
   std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) {
@@ -96,11 +95,6 @@ std::string key_of(const TensorPart& part) {
     text += fmt::format("{}{}:{}", d == 0 ? "" : ",", begin, begin + length);
   }
   return whole ? part.name : fmt::format("{}[{}]", part.name, text);
-}
-
-std::string checksum_of(std::string_view bytes) {
-  const auto digest = XXH3_128bits(bytes.data(), bytes.size());
-  return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
 }
 
 std::vector<Holding> holdings_of(const TensorPart& whole, const mesh::Placements& placements,
@@ -173,11 +167,11 @@ std::string newest_checkpoint(const std::string& run) {
 }
 
 std::string find_checkpoint(const std::string& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
+  const auto target = open_target(path);
+  if (target->is_local() && !target->has_folder(path)) {
     fail("checkpoint", "a run or a checkpoint is a folder, but there is no folder {}", path);
   }
-  if (run_of(path) != path || fs::exists(fs::path(path) / "index.json", ignored)) return path;
+  if (run_of(path) != path || target->size(inside(path, "index.json"))) return path;
   const auto newest = newest_checkpoint(path);
   if (newest.empty()) {
     fail("checkpoint",
@@ -189,20 +183,29 @@ std::string find_checkpoint(const std::string& path) {
 }
 
 std::string run_of(const std::string& path) {
+  if (is_s3(path)) {  // a URL, which is not normalised
+    const auto whole = path.substr(0, std::max<size_t>(path.find_last_not_of('/') + 1, 5));
+    const auto name = whole.rfind('/'), store = whole.rfind('/', name - 1);
+    StepFolder unused;
+    const bool is_stored = store > 5 && parse_step(whole.substr(name + 1), unused) &&
+                           whole.substr(store + 1, name - store - 1) == kStore;
+    return whole.substr(0, is_stored ? store : whole.size());
+  }
   auto folder = fs::path(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   StepFolder unused;
   auto store = folder.parent_path();
   if (!parse_step(folder.filename().string(), unused)) return path;
   if (store.empty()) store = fs::absolute(folder).parent_path();
-  if (store.filename() != "checkpoints") return path;
+  if (store.filename() != kStore) return path;
   const auto run = store.parent_path().string();
   return run.empty() ? "." : run;
 }
 
 int64_t set_aside_later(const std::string& run, int64_t step,
                         const std::function<void(int64_t)>& before) {
-  const auto folders = step_folders(run);
+  const auto target = open_target(run);
+  const auto folders = step_folders(*target, run);
   int64_t number = 1;
   std::vector<const StepFolder*> later;
   for (const auto& folder : folders) {
@@ -216,7 +219,7 @@ int64_t set_aside_later(const std::string& run, int64_t step,
   std::vector<int64_t> steps;
   for (const auto* folder : later) {
     const auto name = fmt::format("step-{}{}{}", folder->step, kAside, number);
-    rename_durably(folder->path, (fs::path(store_of(run)) / name).string());
+    target->move_folder(folder->path, inside(store_of(run), name), kComplete);
     steps.push_back(folder->step);
   }
   const bool one = steps.size() == 1;
@@ -227,17 +230,30 @@ int64_t set_aside_later(const std::string& run, int64_t step,
 }
 
 void remove_checkpoint(const std::string& folder) {
-  std::error_code error;
-  fs::remove(fs::path(folder) / "COMPLETE", error);
-  std::vector<fs::path> files;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (is_own_file(it->path().filename().string())) files.push_back(it->path());
+  remove_checkpoint(*open_target(folder), folder);
+}
+
+void remove_checkpoint(Target& target, const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : target.list(folder)) {
+    if (is_own_file(entry.name)) names.push_back(entry.name);
   }
-  for (const auto& file : files) {
-    fs::remove(file, error);
-    if (error) log::warn("{} cannot be removed: {}", file.string(), error.message());
+  // The mark first: an incomplete checkpoint never has it.
+  std::ranges::stable_partition(names, [](const auto& name) { return name == kComplete; });
+  for (const auto& name : names) {
+    try {
+      target.remove(inside(folder, name));
+    } catch (const Error& error) {
+      log::warn("{}", error.what());
+    }
   }
-  fs::remove(folder, error);  // stays where it holds other files
+  target.remove_folder(folder);
+}
+
+void remove_checkpoints(const std::string& run) {
+  const auto target = open_target(run);
+  for (const auto& step : step_folders(*target, run)) remove_checkpoint(*target, step.path);
+  target->remove_folder(store_of(run));
 }
 
 }  // namespace perigee::checkpoint

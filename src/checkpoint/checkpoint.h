@@ -12,6 +12,9 @@
 // A checkpoint is written to step-N.partial, renamed and then marked complete, every file and
 // folder on the disk before the next stage; only then are older ones removed. A process that dies
 // at any moment leaves the last complete checkpoint as it was. All ranks must see one file system.
+//
+// A run may also be "s3://BUCKET/PREFIX" (target.h). Its checkpoints have the same files and are
+// written to step-N itself: an S3 service has an object whole or not at all, and cannot rename.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,8 @@
 namespace perigee::checkpoint {
 
 using mesh::Range;
+
+class Target;
 
 // A part of a named tensor: one range per dim of `shape`.
 struct TensorPart {
@@ -76,8 +81,9 @@ struct CheckpointInfo {
 };
 
 // Called when the writing of a checkpoint reaches a stage: "begun", "tensor" before each one,
-// "tensors" once a rank's are on the disk, "rank" once its list is, "index", "renamed", "complete".
-// An error that it throws ends the writing.
+// "tensors" once a rank's are on the disk, "rank" once its list is, "index", "renamed", "complete";
+// "transfer" several times a second while a request to a service takes long. An error that it throws
+// ends the writing.
 using Stages = std::function<void(std::string_view stage)>;
 
 // Writes one checkpoint of a run. Every rank constructs a writer; the caller puts a barrier of all
@@ -88,8 +94,11 @@ using Stages = std::function<void(std::string_view stage)>;
 // by the next `begin`.
 class CheckpointWriter {
  public:
-  // `run` is the run's output folder.
+  // `run` is the run's output folder, or its place in an S3 service.
   CheckpointWriter(const std::string& run, int64_t step, Stages reached = nullptr);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Makes an empty step-N.partial and removes unfinished checkpoints of earlier writers.
   void begin();
@@ -110,9 +119,12 @@ class CheckpointWriter {
  private:
   void reach(std::string_view stage) const;
   void publish(const std::string& index_checksum);
+  void make_way();
   void prune(int64_t keep);
 
-  std::string run_, partial_, final_;
+  std::string run_;
+  std::unique_ptr<Target> target_;
+  std::string final_, partial_;  // the same where the target does not move folders at once
   int64_t step_;
   Stages reached_;
 };

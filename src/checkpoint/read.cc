@@ -1,18 +1,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/fail.h"
 #include "base/files/durable.h"
-#include "base/files/file.h"
 #include "base/text/depth.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/stored_file.h"
+#include "checkpoint/target.h"
 
 namespace perigee::checkpoint {
 namespace fs = std::filesystem;
@@ -20,55 +22,22 @@ using nlohmann::json;
 
 namespace {
 
-struct StoredFile {
+struct IndexedFile {
   std::string name;
   uint64_t bytes = 0;
   std::string checksum;
-  std::unique_ptr<SafetensorsFile> opened;  // checked
+  std::unique_ptr<StoredFile> opened;  // has these bytes; a local one also this checksum
 };
 
 struct StoredPiece {
   std::string file;
   std::string key;
   std::vector<Range> ranges;
+  std::string checksum;  // "": the index has none
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-// Returns the elements that two blocks of one tensor share; lengths are 0 where there are none.
-std::vector<Range> shared_ranges(std::span<const Range> a, std::span<const Range> b) {
-  std::vector<Range> shared;
-  for (size_t d = 0; d < a.size(); ++d) {
-    const auto begin = std::max(a[d].begin, b[d].begin);
-    const auto end = std::min(a[d].begin + a[d].length, b[d].begin + b[d].length);
-    shared.push_back({begin, std::max<int64_t>(0, end - begin)});
-  }
-  return shared;
-}
-
-// Copies the intersection `shared` (not empty) of two row-major blocks of one tensor from one to
-// the other. `size` is one element's bytes.
-void copy_shared(std::span<const Range> shared, std::span<const Range> from,
-                 const std::byte* source, std::span<const Range> to, std::byte* out, size_t size) {
-  const size_t dims = shared.size();
-  const int64_t run = dims == 0 ? 1 : shared[dims - 1].length;
-  const int64_t count = count_of(shared);
-  std::vector<int64_t> at(dims);
-  for (size_t d = 0; d < dims; ++d) at[d] = shared[d].begin;
-  for (int64_t done = 0; done < count; done += run) {
-    int64_t a = 0, b = 0;
-    for (size_t d = 0; d < dims; ++d) {
-      a = a * from[d].length + at[d] - from[d].begin;
-      b = b * to[d].length + at[d] - to[d].begin;
-    }
-    std::memcpy(out + b * size, source + a * size, run * size);
-    for (size_t d = dims - (dims > 0); d-- > 0;) {
-      if (++at[d] < shared[d].begin + shared[d].length) break;
-      at[d] = shared[d].begin;
-    }
-  }
 }
 
 }  // namespace
@@ -78,40 +47,40 @@ struct Checkpoint::Impl {
   CheckpointInfo info;
   std::vector<StoredTensor> tensors;
   std::map<std::string, std::vector<StoredPiece>, std::less<>> pieces;
-  std::map<std::string, StoredFile> files;
+  std::map<std::string, IndexedFile> files;
+  std::unique_ptr<Target> target;
 
   // Throws Error with the remedy.
   [[noreturn]] void damaged(const std::string& file, std::string_view tensor,
                             std::string_view why) const {
     std::string remedy = "start the run again with --overwrite";
     for (const auto& other : step_folders(run_of(folder))) {
-      std::error_code ignored;
-      if (other.complete && !fs::equivalent(other.path, folder, ignored)) {
+      if (other.complete && !is_same_folder(other.path, folder)) {
         remedy = "resume from another checkpoint, --resume " + other.path;
       }
     }
     fail("checkpoint", "{} must be as it was written, but {}{}: copy it again, or {}",
-         (fs::path(folder) / file).string(), why,
-         tensor.empty() ? "" : fmt::format(" (read for {})", tensor), remedy);
+         inside(folder, file), why, tensor.empty() ? "" : fmt::format(" (read for {})", tensor),
+         remedy);
   }
 
   void load() {
-    std::error_code ignored;
-    const auto mark = fs::path(folder) / "COMPLETE", path = fs::path(folder) / "index.json";
-    if (!fs::is_directory(folder, ignored)) {
+    const auto mark = inside(folder, kComplete), path = inside(folder, "index.json");
+    if (target->is_local() ? !target->has_folder(folder) : target->list(folder).empty()) {
       fail("checkpoint", "a checkpoint is a folder, but there is no folder {}", folder);
     }
-    if (!fs::exists(mark, ignored)) {
+    if (!target->size(mark)) {
       fail("checkpoint",
            "{} must be a complete checkpoint, but it lacks the mark COMPLETE: the run ended while "
            "it was written; resume from an earlier one",
            folder);
     }
-    if (!fs::exists(path, ignored)) damaged("index.json", "", "it is missing");
-    const auto text = read_file(path.string(), "checkpoint");
-    const auto expected = read_file(mark.string(), "checkpoint");
-    if (expected != checksum_of(text) + "\n") damaged("index.json", "", "its checksum differs");
-    check_json_depth(text, "checkpoint", path.string());
+    if (!target->size(path)) damaged("index.json", "", "it is missing");
+    const auto text = target->read_all(path);
+    if (target->read_all(mark) != checksum_of(text) + "\n") {
+      damaged("index.json", "", "its checksum differs");
+    }
+    check_json_depth(text, "checkpoint", path);
     try {
       parse(json::parse(text));
     } catch (const json::exception& error) {
@@ -178,7 +147,7 @@ struct Checkpoint::Impl {
       for (const auto& size : tensor.at("shape")) shape.push_back(number(size));
       tensors.push_back({name, *dtype, std::move(shape), tensor.at("weight")});
       for (const auto& piece : tensor.at("pieces")) {
-        StoredPiece stored{piece.at("file"), piece.at("key"), {}};
+        StoredPiece stored{piece.at("file"), piece.at("key"), {}, piece.value("xxh3_128", "")};
         for (size_t d = 0; d < tensors.back().shape.size(); ++d) {
           stored.ranges.push_back(
               {number(piece.at("begin").at(d)), number(piece.at("shape").at(d))});
@@ -189,33 +158,64 @@ struct Checkpoint::Impl {
     }
   }
 
-  // Returns the file, checked.
-  const SafetensorsFile& open(const std::string& name, std::string_view tensor) {
+  StoredFile& open(const std::string& name, std::string_view tensor) {
     const auto found = files.find(name);
     if (found == files.end()) damaged("index.json", tensor, "it lacks " + name);
     auto& file = found->second;
     if (file.opened) return *file.opened;
-    const auto path = fs::path(folder) / name;
-    std::error_code error;
-    const auto bytes = fs::file_size(path, error);
-    if (error) damaged(name, tensor, "it cannot be read (" + error.message() + ")");
-    if (bytes != file.bytes) {
-      damaged(name, tensor, fmt::format("it has {} bytes instead of {}", bytes, file.bytes));
+    const auto path = inside(folder, name);
+    const auto bytes = target->size(path);
+    if (!bytes) damaged(name, tensor, "it cannot be read (No such file or directory)");
+    if (*bytes != file.bytes) {
+      damaged(name, tensor, fmt::format("it has {} bytes instead of {}", *bytes, file.bytes));
     }
-    std::unique_ptr<SafetensorsFile> opened;
+    std::unique_ptr<StoredFile> opened;
     try {
-      opened = std::make_unique<SafetensorsFile>(path.string());
+      opened = open_stored(*target, path, file.bytes);
     } catch (const Error& why) {
+      if (why.status() == Status::failed) throw;  // the service does not answer
       damaged(name, tensor, why.what());
     }
-    if (opened->checksum() != file.checksum) damaged(name, tensor, "its checksum differs");
+    if (opened->is_checked()) check(file, *opened, tensor);
     file.opened = std::move(opened);
     return *file.opened;
+  }
+
+  void check(const IndexedFile& file, StoredFile& opened, std::string_view tensor) const {
+    if (opened.checksum() != file.checksum) damaged(file.name, tensor, "its checksum differs");
+  }
+
+  // Copies the elements that a piece and the part share. Returns their number.
+  int64_t copy(const StoredPiece& piece, const TensorPart& part, std::span<std::byte> out) {
+    const auto shared = shared_ranges(piece.ranges, part.ranges);
+    if (count_of(shared) == 0) return 0;
+    const auto size = graph::size_of(part.dtype);
+    auto& file = open(piece.file, part.name);
+    const auto bytes = static_cast<uint64_t>(count_of(piece.ranges)) * size;
+    if (file.bytes_of(piece.key) != bytes) {
+      damaged(piece.file, part.name, "its contents differ from the index");
+    }
+    // A piece that is read whole, from its first byte to its last, is compared with its checksum.
+    const bool checks = !file.is_checked() && shared == piece.ranges && !piece.checksum.empty();
+    Checksum checksum;
+    const auto most = file.most_bytes() == 0 ? std::numeric_limits<int64_t>::max()
+                                             : static_cast<int64_t>(file.most_bytes() / size);
+    split(shared, piece.ranges, most, [&](std::span<const Range> block) {
+      const auto read = file.read(piece.key, position_in(block, piece.ranges) * size,
+                                  span_in(block, piece.ranges) * size);
+      if (checks) checksum.add(read);
+      copy_shared(block, piece.ranges, read.data(), part.ranges, out.data(), size);
+    });
+    if (checks && checksum.text() != piece.checksum) {
+      damaged(piece.file, part.name, "its checksum differs");
+    }
+    return count_of(shared);
   }
 };
 
 Checkpoint::Checkpoint(const std::string& folder) : impl_(std::make_shared<Impl>()) {
   impl_->folder = folder;
+  impl_->target = open_target(folder);
   impl_->load();
 }
 
@@ -254,23 +254,16 @@ void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
              wanted * static_cast<int64_t>(size), out.size());
   }
   int64_t copied = 0;
-  for (const auto& piece : impl_->pieces[part.name]) {
-    const auto shared = shared_ranges(piece.ranges, part.ranges);
-    if (count_of(shared) == 0) continue;
-    const auto* stored = impl_->open(piece.file, part.name).find(piece.key);
-    const auto bytes = static_cast<size_t>(count_of(piece.ranges)) * size;
-    if (!stored || stored->bytes.size() != bytes) {
-      impl_->damaged(piece.file, part.name, "its contents differ from the index");
-    }
-    copy_shared(shared, piece.ranges, stored->bytes.data(), part.ranges, out.data(), size);
-    copied += count_of(shared);
-  }
+  for (const auto& piece : impl_->pieces[part.name]) copied += impl_->copy(piece, part, out);
   if (copied != wanted)
     impl_->damaged("index.json", part.name, "its pieces do not cover the tensor");
 }
 
 void Checkpoint::verify() const {
-  for (const auto& [name, file] : impl_->files) impl_->open(name, "");
+  for (const auto& [name, file] : impl_->files) {
+    auto& opened = impl_->open(name, "");
+    if (!opened.is_checked()) impl_->check(file, opened, "");
+  }
 }
 
 void export_checkpoint(const Checkpoint& checkpoint, const std::string& file) {
@@ -288,7 +281,7 @@ void export_checkpoint(const Checkpoint& checkpoint, const std::string& file) {
     return buffer;
   };
   const Destination to(file);
-  write_safetensors(to.written(), weights, read, {{"format", "pt"}});
+  write_safetensors(*folder_target(), to.written(), weights, read, {{"format", "pt"}});
   to.rename();
 }
 

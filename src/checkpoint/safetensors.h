@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/target.h"
 #include "graph/dtype.h"
 
 namespace perigee::checkpoint {
@@ -29,11 +30,33 @@ struct TensorBytes {
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
-// As above, with the bytes of one tensor at a time, in order, from a function; `bytes` of the
-// tensors are not read. A span must stay valid until the next call of the function.
-std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+// As above, to a target, with the bytes of one tensor at a time, in order, from a function; `bytes`
+// of the tensors are not read. A span must stay valid until the next call of the function.
+std::string write_safetensors(Target& target, const std::string& path,
+                              std::span<const TensorBytes> tensors,
                               const std::function<std::span<const std::byte>(size_t)>& bytes_of,
                               const std::map<std::string, std::string>& metadata = {});
+
+// The header of a file.
+struct SafetensorsHeader {
+  // Bytes of the file.
+  struct Place {
+    uint64_t offset = 0, bytes = 0;
+  };
+  std::vector<TensorBytes> tensors;  // in the file's order, without bytes
+  std::vector<Place> places;         // of each tensor
+  std::map<std::string, std::string> metadata;
+};
+
+// Returns the bytes from the file's start to its first tensor. `start`: the first 8 bytes or more.
+// Throws Error naming `path` where the file is damaged or cut short.
+uint64_t header_bytes(std::span<const std::byte> start, uint64_t file_bytes,
+                      const std::string& path);
+
+// Reads the header from the first header_bytes() bytes of a file, or more. Throws as above where the
+// header breaks the format.
+SafetensorsHeader read_header(std::span<const std::byte> start, uint64_t file_bytes,
+                              const std::string& path);
 
 // A file mapped into memory.
 class SafetensorsFile {

@@ -1,28 +1,21 @@
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/fail.h"
-#include "base/files/durable.h"
-#include "base/files/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/target.h"
 
 namespace perigee::checkpoint {
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
 
 std::string rank_file(int64_t rank, std::string_view ending) {
   return fmt::format("rank-{}{}", rank, ending);
-}
-
-std::string inside(const std::string& folder, std::string_view name) {
-  return (fs::path(folder) / name).string();
 }
 
 void check_piece(const Piece& piece) {
@@ -39,12 +32,26 @@ void check_piece(const Piece& piece) {
   }
 }
 
+// Removes an object where that is possible; one that stays has no effect.
+void try_remove(Target& target, const std::string& path) {
+  try {
+    target.remove(path);
+  } catch (const Error&) {
+  }
+}
+
+// Returns the rule that all ranks see the checkpoint.
+std::string sharing(const Target& target) {
+  return target.is_local() ? "train.output must be on a file system that all ranks share"
+                           : "train.checkpoint_target must be a service that all ranks share";
+}
+
 // The index of all ranks' pieces, joined and checked.
 class Joiner {
  public:
   // Adds a rank's list of written pieces.
-  void add(const std::string& path) {
-    const auto rank = json::parse(read_file(path, "checkpoint"));
+  void add(const std::string& text) {
+    const auto rank = json::parse(text);
     if (!rank.at("pieces").empty()) files_.push_back(rank.at("file"));
     for (const auto& piece : rank.at("pieces")) add_piece(piece, rank.at("file").at("name"));
   }
@@ -85,7 +92,8 @@ class Joiner {
     const json entry = {{"file", file},
                         {"key", piece.at("key")},
                         {"begin", piece.at("begin")},
-                        {"shape", piece.at("size")}};
+                        {"shape", piece.at("size")},
+                        {"xxh3_128", piece.at("xxh3_128")}};
     if (!begins_[name].insert(entry.at("begin").get<std::vector<int64_t>>()).second) {
       fail_run("checkpoint", "one rank must own each piece, but two wrote {}",
                piece.at("key").get<std::string>());
@@ -102,50 +110,39 @@ class Joiner {
   std::map<std::string, std::set<std::vector<int64_t>>> begins_;
 };
 
-// Returns the size of a file that this process has written.
-uint64_t bytes_of(const std::string& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  if (error) {
-    fail_run("file", "{} must stay while a checkpoint is written, but: {}", path, error.message());
-  }
-  return bytes;
-}
-
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const std::string& run, int64_t step, Stages reached)
     : run_(run),
-      partial_((fs::path(store_of(run)) / fmt::format("step-{}.partial", step)).string()),
-      final_((fs::path(store_of(run)) / fmt::format("step-{}", step)).string()),
+      target_(open_target(run, [this] { reach("transfer"); })),
+      final_(inside(store_of(run), fmt::format("step-{}", step))),
+      partial_(target_->moves_at_once() ? final_ + ".partial" : final_),
       step_(step),
       reached_(std::move(reached)) {}
+
+CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::reach(std::string_view stage) const {
   if (reached_) reached_(stage);
 }
 
 void CheckpointWriter::begin() {
-  make_folders(store_of(run_));
-  for (const auto& folder : step_folders(run_)) {
-    if (folder.kind == StepFolder::Kind::partial) remove_checkpoint(folder.path);
+  target_->make_folder(store_of(run_));
+  for (const auto& folder : step_folders(*target_, run_)) {
+    if (folder.kind == StepFolder::Kind::partial) remove_checkpoint(*target_, folder.path);
   }
-  make_folders(partial_);
+  if (partial_ == final_) make_way();
+  target_->make_folder(partial_);
   reach("begun");
 }
 
 void CheckpointWriter::find(int64_t rank) const {
-  std::error_code ignored;
-  if (fs::is_directory(partial_, ignored)) return;
-  fail_run("checkpoint",
-           "train.output must be on a file system that all ranks share, but rank {} does not see "
-           "{}",
-           rank, partial_);
+  if (target_->has_folder(partial_)) return;
+  fail_run("checkpoint", "{}, but rank {} does not see {}", sharing(*target_), rank, partial_);
 }
 
 void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
-  std::error_code ignored;
-  if (!fs::is_directory(partial_, ignored)) return;  // another rank failed and reports it
+  if (!target_->has_folder(partial_)) return;  // another rank failed and reports it
   std::vector<TensorBytes> tensors;
   auto entries = json::array();
   for (const auto& piece : pieces) {
@@ -164,21 +161,25 @@ void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
                        {"weight", piece.weight},
                        {"begin", begin},
                        {"size", size},
-                       {"key", key}});
+                       {"key", key},
+                       {"xxh3_128", checksum_of(piece.bytes)}});
     tensors.push_back({key, part.dtype, size, piece.bytes});
   }
   json file;
   if (!tensors.empty()) {
     const auto name = rank_file(rank, ".safetensors");
-    const auto checksum = write_safetensors(inside(partial_, name), tensors, [&](size_t i) {
+    const auto path = inside(partial_, name);
+    const auto checksum = write_safetensors(*target_, path, tensors, [&](size_t i) {
       reach("tensor");
       return tensors[i].bytes;
     });
     reach("tensors");
-    file = {{"name", name}, {"bytes", bytes_of(inside(partial_, name))}, {"xxh3_128", checksum}};
+    const auto bytes = target_->size(path);
+    if (!bytes) fail_run("checkpoint", "{} must stay as it was written, but is gone", path);
+    file = {{"name", name}, {"bytes", *bytes}, {"xxh3_128", checksum}};
   }
   const json written = {{"file", file}, {"pieces", entries}};
-  write_durably(inside(partial_, rank_file(rank, ".json")), written.dump());
+  target_->put(inside(partial_, rank_file(rank, ".json")), written.dump());
   reach("rank");
 }
 
@@ -186,22 +187,18 @@ void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t
   Joiner joiner;
   for (int64_t rank = 0; rank < world; ++rank) {
     const auto path = inside(partial_, rank_file(rank, ".json"));
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
-      fail_run("checkpoint",
-               "train.output must be on a file system that all ranks share, but {} has nothing of "
-               "rank {}",
-               partial_, rank);
+    if (!target_->size(path)) {
+      fail_run("checkpoint", "{}, but {} has nothing of rank {}", sharing(*target_), partial_,
+               rank);
     }
-    joiner.add(path);
+    joiner.add(target_->read_all(path));
   }
   const auto index = joiner.finish(info).dump(1) + "\n";
-  write_durably(inside(partial_, "index.json"), index);
-  std::error_code ignored;
+  target_->put(inside(partial_, "index.json"), index);
   for (int64_t rank = 0; rank < world; ++rank) {
-    fs::remove(inside(partial_, rank_file(rank, ".json")), ignored);
+    try_remove(*target_, inside(partial_, rank_file(rank, ".json")));
   }
-  sync_folder(partial_);
+  target_->sync_folder(partial_);
   reach("index");
   set_aside_later(run_, step_);
   publish(checksum_of(index));
@@ -209,28 +206,33 @@ void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t
 }
 
 void CheckpointWriter::publish(const std::string& index_checksum) {
-  std::error_code ignored;
-  if (fs::exists(inside(final_, "COMPLETE"), ignored)) {
-    // It stays readable under another name until the new one is complete.
-    remove_checkpoint(final_ + ".old");
-    rename_durably(final_, final_ + ".old");
-  } else {
-    remove_checkpoint(final_);
+  if (partial_ != final_) {
+    make_way();
+    target_->move_folder(partial_, final_, "");
   }
-  rename_durably(partial_, final_);
   reach("renamed");
-  write_durably(inside(final_, "COMPLETE"), index_checksum + "\n");
+  target_->put(inside(final_, kComplete), index_checksum + "\n");
   reach("complete");
+}
+
+void CheckpointWriter::make_way() {
+  if (target_->size(inside(final_, kComplete))) {
+    // It stays readable under another name until the new one is complete.
+    remove_checkpoint(*target_, final_ + ".old");
+    target_->move_folder(final_, final_ + ".old", kComplete);
+  } else {
+    remove_checkpoint(*target_, final_);
+  }
 }
 
 void CheckpointWriter::prune(int64_t keep) {
   int64_t kept = 0;
-  const auto folders = step_folders(run_);
+  const auto folders = step_folders(*target_, run_);
   for (auto it = folders.rbegin(); it != folders.rend(); ++it) {
     if (it->kind == StepFolder::Kind::aside) continue;
     const bool stays = it->kind == StepFolder::Kind::published && it->complete && kept < keep;
     kept += stays;
-    if (!stays) remove_checkpoint(it->path);
+    if (!stays) remove_checkpoint(*target_, it->path);
   }
 }
 
@@ -238,20 +240,19 @@ void CheckpointWriter::abandon(int64_t rank) noexcept {
   try {
     std::vector<std::string> names = {rank_file(rank, ".safetensors"), rank_file(rank, ".json")};
     if (rank == 0) names.push_back("index.json");
-    std::error_code ignored;
     for (const auto& name : names) {
-      for (const auto* ending : {"", ".partial"})
-        fs::remove(inside(partial_, name + ending), ignored);
+      try_remove(*target_, inside(partial_, name));
+      if (target_->is_local()) try_remove(*target_, inside(partial_, name + ".partial"));
     }
-    fs::remove(partial_, ignored);
-  } catch (const std::exception&) {  // out of memory; the next begin removes it
+    target_->remove_folder(partial_);
+  } catch (const std::exception&) {  // out of memory, or no service; the next begin removes it
   }
 }
 
 void CheckpointWriter::abandon_all() noexcept {
   try {
-    remove_checkpoint(partial_);
-  } catch (const std::exception&) {  // out of memory; the next begin removes it
+    remove_checkpoint(*target_, partial_);
+  } catch (const std::exception&) {  // out of memory, or no service; the next begin removes it
   }
 }
 
