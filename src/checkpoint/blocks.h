@@ -26,8 +26,8 @@ int64_t span_in(std::span<const Range> block, std::span<const Range> whole);
 void split(std::vector<Range> block, std::span<const Range> whole, int64_t most,
            const std::function<void(std::span<const Range>)>& f);
 
-// Copies the block `shared` (not empty) of two row-major blocks of one tensor from one to the other.
-// `source`: the first element of `shared` in `from`. `size`: one element's bytes.
+// Copies the block `shared` (not empty) of two row-major blocks of one tensor from one to the
+// other. `source`: the first element of `shared` in `from`. `size`: one element's bytes.
 void copy_shared(std::span<const Range> shared, std::span<const Range> from,
                  const std::byte* source, std::span<const Range> to, std::byte* out, size_t size);
 

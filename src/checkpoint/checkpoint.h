@@ -82,8 +82,8 @@ struct CheckpointInfo {
 
 // Called when the writing of a checkpoint reaches a stage: "begun", "tensor" before each one,
 // "tensors" once a rank's are on the disk, "rank" once its list is, "index", "renamed", "complete";
-// "transfer" several times a second while a request to a service takes long. An error that it throws
-// ends the writing.
+// "transfer" several times a second while a request to a service takes long. An error that it
+// throws ends the writing.
 using Stages = std::function<void(std::string_view stage)>;
 
 // Writes one checkpoint of a run. Every rank constructs a writer; the caller puts a barrier of all

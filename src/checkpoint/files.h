@@ -19,8 +19,8 @@ inline constexpr const char* kCheckpointFormat = "perigee.checkpoint/1";
 
 // A folder below `checkpoints` that a checkpoint made: "step-N", or "step-N.old" while another
 // checkpoint of the same step takes its place, or "step-N.partial"; "step-N.aside-K" was set aside
-// when the run went on from an earlier step. Where a target does not move folders at once, the folder
-// "step-N" is partial until it is complete.
+// when the run went on from an earlier step. Where a target does not move folders at once, the
+// folder "step-N" is partial until it is complete.
 struct StepFolder {
   enum class Kind { published, replaced, partial, aside };
   int64_t step = 0;

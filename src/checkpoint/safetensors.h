@@ -53,8 +53,8 @@ struct SafetensorsHeader {
 uint64_t header_bytes(std::span<const std::byte> start, uint64_t file_bytes,
                       const std::string& path);
 
-// Reads the header from the first header_bytes() bytes of a file, or more. Throws as above where the
-// header breaks the format.
+// Reads the header from the first header_bytes() bytes of a file, or more. Throws as above where
+// the header breaks the format.
 SafetensorsHeader read_header(std::span<const std::byte> start, uint64_t file_bytes,
                               const std::string& path);
 

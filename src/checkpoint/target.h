@@ -2,8 +2,8 @@
 //
 // A path begins with its target: "/runs/a/checkpoints/step-3/index.json" or
 // "s3://BUCKET/PREFIX/checkpoints/step-3/index.json". All functions throw Error naming the path:
-// writing fails (Status::failed), reading is invalid (Status::invalid) except where the service does
-// not answer.
+// writing fails (Status::failed), reading is invalid (Status::invalid) except where the service
+// does not answer.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class Target {
 
   // Writes a small object, atomically: a crash leaves the old object or the new one.
   virtual void put(const std::string& path, std::string_view text) = 0;
-  // Begins an object of `bytes` bytes, which replaces one of the same path. A crash may leave a part
-  // of it in a folder; an S3 service has all of it or nothing.
+  // Begins an object of `bytes` bytes, which replaces one of the same path. A crash may leave a
+  // part of it in a folder; an S3 service has all of it or nothing.
   virtual std::unique_ptr<ObjectWriter> create(const std::string& path, uint64_t bytes) = 0;
   // Returns the object's bytes; nothing where there is no such object.
   virtual std::optional<uint64_t> size(const std::string& path) = 0;

@@ -17,6 +17,8 @@
 namespace perigee::job {
 namespace {
 
+constexpr std::string_view kS3 = "s3://";
+
 class Completer {
  public:
   Completer(Job& job, const Where& where) : job_(job), where_(where) {}
@@ -119,6 +121,20 @@ class Completer {
             job.name);
     }
     if (job.train.output.empty()) job.train.output = "runs/" + job.name;
+    if (job.train.output.starts_with(kS3)) {
+      wrong("train.output",
+            "train.output is a folder, but got \"{}\": a service takes checkpoints, by "
+            "train.checkpoint_target",
+            job.train.output);
+    }
+    auto& target = job.train.checkpoint_target;
+    while (target.ends_with('/')) target.pop_back();
+    if (!target.empty() && (!target.starts_with(kS3) || target[kS3.size()] == '/')) {
+      wrong("train.checkpoint_target",
+            "train.checkpoint_target is s3://BUCKET/PREFIX, but got \"{}\": a folder is named by "
+            "train.output",
+            target);
+    }
     if (job.strategy.ends_with(".lua")) need_file("strategy", job.strategy);
     if (!job.dialect.name.empty() && job.strategy != "auto") {
       wrong("strategy", "a job has a strategy or a dialect's table, but got both \"{}\" and [{}]",

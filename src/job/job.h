@@ -148,6 +148,7 @@ struct TrainConfig {
   int64_t validate_batches = 16;   // most global batches of one validation
   int64_t checkpoint_every = 100;  // 0: only at the end
   int64_t keep_checkpoints = 3;
+  std::string checkpoint_target;         // s3://BUCKET/PREFIX; "": output
   bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
   bool stop_if_not_finite = true;        // a loss that is not finite ends the job
   // A bad step has a loss or gradients that are not finite, or is a spike that `on_spike` skips.

@@ -291,6 +291,12 @@ std::vector<JobKey> other_keys() {
        .least = 1,
        .about = "Number of checkpoints that are kept, the newest ones."},
       {.table = "train",
+       .name = "checkpoint_target",
+       .field = FIELD(j.train.checkpoint_target),
+       .otherwise = "`train.output`",
+       .about = "`s3://BUCKET/PREFIX`: checkpoints are written to this S3 service instead "
+                "(runtime/runs.md)."},
+      {.table = "train",
        .name = "checkpoint_when_stopped",
        .field = FIELD(j.train.checkpoint_when_stopped),
        .about = "Whether Ctrl-C or SIGTERM writes a checkpoint before the job ends."},

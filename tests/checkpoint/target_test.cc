@@ -1,4 +1,5 @@
-// Targets of checkpoints: the same cases for a folder and for an S3 service on the loopback interface.
+// Targets of checkpoints: the same cases for a folder and for an S3 service on the
+// loopback interface.
 #include "checkpoint/target.h"
 
 #include <fmt/format.h>

@@ -13,8 +13,8 @@ namespace perigee::test {
 
 class S3Server {
  public:
-  // Starts the server. Throws std::runtime_error where it does not start within 4 minutes (the first
-  // start fetches packages from PyPI); without these packages `is_there` is false.
+  // Starts the server. Throws std::runtime_error where it does not start within 4 minutes (the
+  // first start fetches packages from PyPI); without these packages `is_there` is false.
   S3Server();
   ~S3Server();
   S3Server(const S3Server&) = delete;

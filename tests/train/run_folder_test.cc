@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/golden.h"
+#include "tests/support/s3_server.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -305,4 +306,64 @@ TEST_CASE("an output that cannot be made a folder is an error") {
   CHECK_THAT(open(job_of(folder), {}),
              Catch::StartsWith(fmt::format("[file] {} must be a folder that can be written, but: ",
                                            folder.at("run"))));
+}
+
+TEST_CASE("a run whose checkpoints are in S3 is resumed from there, on any host") {
+  test::S3Server server;
+  if (!server.is_there()) {
+    WARN("not tested: no S3 server, " << server.why());
+    return;
+  }
+  const test::Environment environment(server.environment());
+  const std::string target = "s3://bucket/runs/a";
+  Folder folder, other;
+  auto job = job_of(folder);
+  job.train.checkpoint_target = target;
+  {
+    RunFolder run(job, {});
+    run.begin();
+    run.write_job(job);
+    run.write_plan("{}\n");
+    folder.add("run/metrics.jsonl", "{\"step\":1}\n");
+    for (const int64_t step : {1, 2}) {
+      test::write_checkpoint(checkpoint_run(job), step, "data=2", {{"w", {4}, "S0"}});
+    }
+  }
+  CHECK_FALSE(fs::exists(folder.at("run/checkpoints")));
+  // The run's folder and its target are both taken.
+  CHECK_THAT(open(job, {}), Catch::Contains(folder.at("run") + " must be a new folder"));
+  auto elsewhere = job;
+  elsewhere.train.output = other.at("run");
+  CHECK(
+      open(elsewhere, {}) ==
+      fmt::format("[run] {} must be new, but it holds checkpoints of another run: go on with them "
+                  "(--resume), remove them (--overwrite), or choose another "
+                  "train.checkpoint_target",
+                  target));
+  CHECK_FALSE(fs::exists(other.at("run")));
+  {
+    RunFolder run(job, {.resume = true});
+    CHECK(run.resumes());
+    CHECK(run.checkpoint() == target + "/checkpoints/step-2");
+    CHECK(run.resumed_plan() == target + "/plan.json");
+  }
+  {
+    RunFolder run(elsewhere, {.resume = true, .resume_from = target + "/checkpoints/step-1"});
+    CHECK_FALSE(run.resumes());  // no metrics are there
+    run.begin();
+    CHECK(checkpoint::newest_checkpoint(target) == target + "/checkpoints/step-1");
+    checkpoint::Checkpoint(target + "/checkpoints/step-2.aside-1").verify();
+    run.write_job(elsewhere);
+  }
+  // Another model, or the folder of another run, is refused.
+  auto wrong = elsewhere;
+  wrong.seed = 7;
+  CHECK_THAT(open(wrong, {.resume = true}), Catch::Contains("seed") && Catch::Contains(target));
+  Folder third;
+  train_once(third);
+  auto taken = job;
+  taken.train.output = third.at("run");
+  CHECK_THAT(open(taken, {.resume = true}), Catch::Contains("it holds another run"));
+  CHECK(open(elsewhere, {.overwrite = true}) == "nothing was thrown");
+  CHECK(checkpoint::newest_checkpoint(target).empty());
 }

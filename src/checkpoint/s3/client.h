@@ -62,8 +62,8 @@ class Client {
 // Returns "s3://BUCKET/KEY".
 std::string path_of(const Request& request);
 
-// Throws Error of the status: "PATH must be DONE, but SERVICE answered STATUS CODE (MESSAGE): REMEDY".
-// `done`: "written", "read".
+// Throws Error of the status: "PATH must be DONE, but SERVICE answered STATUS CODE (MESSAGE):
+// REMEDY". `done`: "written", "read".
 [[noreturn]] void refuse(const Client& client, const Request& request, const Answer& answer,
                          std::string_view done);
 

@@ -40,9 +40,10 @@ class Parts {
   bool complete_ = false;
 };
 
-// Returns a writer of an object that will have `bytes` bytes. It holds at most one part in memory:
-// settings.part_bytes, or more where the service's limit of 10,000 parts demands it. Smaller objects
-// are sent by one request. `finish` checks that the service has as many bytes as were written.
+// Returns a writer of an object that will have `bytes` bytes. It holds at most one part in
+// memory: settings.part_bytes, or more where the service's limit of 10,000 parts demands it.
+// Smaller objects are sent by one request. `finish` checks that the service has as many bytes as
+// were written.
 std::unique_ptr<ObjectWriter> make_upload(Client& client, Place place, uint64_t bytes);
 
 // Copies an object within the service.

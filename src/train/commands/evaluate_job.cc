@@ -6,12 +6,13 @@
 
 #include "base/fail.h"
 #include "checkpoint/checkpoint.h"
+#include "train/output/run_folder.h"
 #include "train/run/loop.h"
 
 namespace perigee::train {
 
 std::string evaluate_job(const Task& task, RankSession& session, const std::string& checkpoint) {
-  const auto folder = checkpoint::find_checkpoint(checkpoint.empty() ? task.job.train.output
+  const auto folder = checkpoint::find_checkpoint(checkpoint.empty() ? checkpoint_run(task.job)
                                                                      : checkpoint);
   std::shared_ptr<const ModelSource> source;
   const auto& shared = plan_session(task, session, "", source);

@@ -16,6 +16,7 @@
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/measure/profile_path.h"
+#include "train/output/run_folder.h"
 #include "train/ranks/device.h"
 #include "train/task/open_model.h"
 
@@ -65,7 +66,7 @@ void sample_text(const Task& task, const SampleOptions& options,
   profile::Database database(profile_of(job));
   profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads), device);
   const checkpoint::Checkpoint checkpoint(checkpoint::find_checkpoint(
-      options.checkpoint.empty() ? job.train.output : options.checkpoint));
+      options.checkpoint.empty() ? checkpoint_run(job) : options.checkpoint));
   const auto source = open_model(single);
   const auto& captured = source->at(1, true);
   const auto* tokens_input = captured.graph.find_input("tokens");

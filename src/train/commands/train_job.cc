@@ -42,12 +42,12 @@ void require_gradients(const Task& task, const std::string& plan_text) {
 }
 
 // Returns how the run's folder is opened. A start that may do both resumes from a complete
-// checkpoint of train.output; without one it begins as the first start did, in place of the
+// checkpoint of the job's; without one it begins as the first start did, in place of the
 // files there.
 RunOptions run_options(const Task& task, const job::Job& job) {
   if (!task.resume || !task.overwrite) return {task.resume, task.resume_from, task.overwrite};
   const auto& output = job.train.output;
-  const auto steps = checkpoint::step_folders(output);
+  const auto steps = checkpoint::step_folders(checkpoint_run(job));
   if (std::ranges::any_of(steps, &checkpoint::StepFolder::complete)) return {.resume = true};
   if (std::filesystem::exists(std::filesystem::path(output) / "metrics.jsonl")) {
     log::warn("{} has no complete checkpoint: its steps are discarded, and the job begins anew",
@@ -110,7 +110,7 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
 // Returns how the run's checkpoints are written. `folder` and `output`: nullptr on ranks but 0.
 CheckpointOptions checkpoint_options(const job::Job& job, const plan::Plan& plan,
                                      const RunFolder* folder, Output* output) {
-  CheckpointOptions options{.run = job.train.output, .plan_hash = plan::hash(plan)};
+  CheckpointOptions options{.run = checkpoint_run(job), .plan_hash = plan::hash(plan)};
   if (folder) options.check = [folder] { folder->require_own(); };
   if (output) options.sync = [output] { output->metrics.sync(); };
   return options;

@@ -169,13 +169,13 @@ struct Checkpoints::Impl {
   void drop() noexcept {
     cancelled = phase == Phase::writing;  // completing it is short, and all its pieces are there
     background.finish();
+    cancelled = false;  // else no request could remove it
     if (writer && root) writer->abandon_all();
     if (writer && !root && (phase == Phase::idle || background.has_failed())) {
       writer->abandon(communicator.rank());
     }
     writer.reset();
     phase = Phase::idle;
-    cancelled = false;
   }
 
   template <class F>

@@ -14,7 +14,7 @@
 namespace perigee::train {
 
 struct CheckpointOptions {
-  std::string run;        // its output folder
+  std::string run;        // its output folder, or its place in an S3 service
   std::string plan_hash;  // of CheckpointInfo
   // Rank 0, before a checkpoint begins; throws where the folder may not be written.
   std::function<void()> check = [] {};

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "base/files/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
+#include "checkpoint/target.h"
 
 namespace perigee::train {
 namespace fs = std::filesystem;
@@ -23,7 +25,10 @@ namespace {
 // The files of a run, besides its checkpoints.
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kJob = "job.toml";
-constexpr const char* kFiles[] = {kJob, "plan.json", "log.txt", kMetrics};
+// A job in a service has absolute paths, as if it were in the root folder.
+constexpr const char* kRootJob = "/job.toml";
+constexpr const char* kPlan = "plan.json";
+constexpr const char* kFiles[] = {kJob, kPlan, "log.txt", kMetrics};
 constexpr const char* kLock = ".lock";
 
 // The metrics of a run that went on from an earlier step, as they were.
@@ -38,19 +43,16 @@ std::string inside(const std::string& folder, std::string_view name) {
   return (fs::path(folder) / name).string();
 }
 
-bool same_folder(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  return fs::equivalent(a, b, ignored);
+bool holds_checkpoints(const std::string& run) {
+  return std::ranges::any_of(checkpoint::step_folders(run), [](const auto& step) {
+    return step.kind != checkpoint::StepFolder::Kind::partial;
+  });
 }
 
 bool holds_run(const std::string& folder) {
   std::error_code error;
   const auto bytes = fs::file_size(inside(folder, kMetrics), error);
-  if (!error && bytes > 0) return true;
-  for (const auto& step : checkpoint::step_folders(folder)) {
-    if (step.kind != checkpoint::StepFolder::Kind::partial) return true;
-  }
-  return false;
+  return (!error && bytes > 0) || holds_checkpoints(folder);
 }
 
 // Returns the topmost folder of a path that does not exist, or "".
@@ -66,9 +68,7 @@ std::string topmost_missing(fs::path path) {
 // Removes checkpoints first: if the process dies, the rest still counts as a run.
 void empty_folder(const std::string& folder) {
   std::error_code ignored;
-  for (const auto& step : checkpoint::step_folders(folder))
-    checkpoint::remove_checkpoint(step.path);
-  fs::remove(checkpoint::store_of(folder), ignored);  // stays where it holds other files
+  checkpoint::remove_checkpoints(folder);
   std::vector<std::string> names(std::begin(kFiles), std::end(kFiles));
   for (int64_t number = 1; exists(inside(folder, aside_name(number))); ++number) {
     names.push_back(aside_name(number));
@@ -107,10 +107,12 @@ int lock(const std::string& folder) {
 // Compares the job with that of the resumed run. Returns the keys that may change and did.
 std::vector<std::string> check_job(const std::string& run, const job::Job& job) {
   const auto path = inside(run, kJob);
-  if (!exists(path)) {
+  if (!checkpoint::open_target(path)->size(path)) {
     fail("run", "a run that is resumed holds job.toml, but there is no {}", path);
   }
-  const auto before = job::Job::load(path);
+  const auto before = checkpoint::is_s3(path)
+                          ? job::Job::parse(checkpoint::read_text(path), kRootJob)
+                          : job::Job::load(path);
   const auto changed = job::changed_keys(before, job);
   if (changed.empty()) return job::adjusted_keys(before, job);
   const size_t shown = std::min<size_t>(changed.size(), 6);
@@ -122,13 +124,25 @@ std::vector<std::string> check_job(const std::string& run, const job::Job& job) 
        shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");
 }
 
+// Returns whether the folder's job.toml says that its checkpoints are in that target.
+bool belongs_to(const std::string& file, const std::string& target) {
+  return exists(file) && job::Job::load(file).train.checkpoint_target == target;
+}
+
 }  // namespace
 
-RunFolder::RunFolder(const job::Job& job, const RunOptions& options) : path_(job.train.output) {
-  const auto& from = options.resume_from.empty() ? path_ : options.resume_from;
+const std::string& checkpoint_run(const job::Job& job) {
+  const auto& target = job.train.checkpoint_target;
+  return target.empty() ? job.train.output : target;
+}
+
+RunFolder::RunFolder(const job::Job& job, const RunOptions& options)
+    : path_(job.train.output), store_(checkpoint_run(job)) {
+  const auto& from = options.resume_from.empty() ? store_ : options.resume_from;
   std::error_code ignored;
   // Don't create a folder for a run that does not exist.
-  if (options.resume && !fs::is_directory(from, ignored)) checkpoint::find_checkpoint(from);
+  const bool seen = !checkpoint::is_s3(from) && fs::is_directory(from, ignored);
+  if (options.resume && !seen) checkpoint::find_checkpoint(from);
   created_ = topmost_missing(path_);
   try {
     make_folders(path_);
@@ -144,17 +158,31 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
   if (options.resume) {
     checkpoint_ = checkpoint::find_checkpoint(from);
     const auto source = checkpoint::run_of(checkpoint_);
-    resumes_ = same_folder(source, path_);
+    resumes_ = checkpoint::is_same_folder(source, store_);
     changes_ = check_job(source, job);
   }
   if (resumes_ && options.overwrite) {
     fail("run", "a run is resumed or overwritten, but got --resume and --overwrite for {}", path_);
   }
-  if (!resumes_ && holds_run(path_) && !options.overwrite) {
+  if (is_remote()) holds_metrics_ = exists(file(kMetrics));
+  require_free(options);
+}
+
+void RunFolder::require_free(const RunOptions& options) const {
+  if (options.overwrite) return;
+  // A run whose checkpoints are in a service is resumed in its folder, or in a new one.
+  const bool own = resumes_ && (!is_remote() || belongs_to(file(kJob), store_));
+  if (!own && holds_run(path_)) {
     fail("run",
          "{} must be a new folder, but it holds another run: go on with it (--resume), empty it "
          "(--overwrite), or choose another train.output",
          path_);
+  }
+  if (!resumes_ && is_remote() && holds_checkpoints(store_)) {
+    fail("run",
+         "{} must be new, but it holds checkpoints of another run: go on with them (--resume), "
+         "remove them (--overwrite), or choose another train.checkpoint_target",
+         store_);
   }
 }
 
@@ -163,13 +191,18 @@ void RunFolder::begin() {
     set_later_aside();
   } else {
     empty_folder(path_);
+    if (is_remote()) {
+      checkpoint::remove_checkpoints(store_);
+      const auto target = checkpoint::open_target(store_);
+      for (const auto* name : {kJob, kPlan}) target->remove(checkpoint::inside(store_, name));
+    }
   }
   began_ = true;
 }
 
 void RunFolder::set_later_aside() const {
   const auto step = checkpoint::Checkpoint(checkpoint_).info().step;
-  checkpoint::set_aside_later(path_, step, [&](int64_t number) {
+  checkpoint::set_aside_later(store_, step, [&](int64_t number) {
     if (!exists(file(kMetrics))) return;
     write_durably(file(aside_name(number)), read_file(file(kMetrics), "run"));
   });
@@ -196,7 +229,7 @@ void RunFolder::require_resumable() const {
       "{} must stay while a run writes it, but {} of it {} removed: the run cannot be resumed; "
       "its last checkpoint is in {}",
       path_, fmt::join(missing, " and "), missing.size() == 1 ? "was" : "were",
-      checkpoint::store_of(path_));
+      checkpoint::store_of(store_));
 }
 
 RunFolder::~RunFolder() { close(); }
@@ -217,14 +250,22 @@ std::string RunFolder::file(std::string_view name) const { return inside(path_, 
 
 std::string RunFolder::resumed_plan() const {
   if (checkpoint_.empty()) return "";
-  const auto path = inside(checkpoint::run_of(checkpoint_), "plan.json");
-  return exists(path) ? path : "";
+  const auto path = inside(checkpoint::run_of(checkpoint_), kPlan);
+  return checkpoint::open_target(path)->size(path) ? path : "";
 }
 
 void RunFolder::write_job(const job::Job& job) const {
   write_durably(file(kJob), job::to_toml(job, path_));
+  if (is_remote()) write_copy(kJob, job::to_toml(job, "/"));
 }
 
-void RunFolder::write_plan(std::string_view text) const { write_durably(file("plan.json"), text); }
+void RunFolder::write_plan(std::string_view text) const {
+  write_durably(file(kPlan), text);
+  if (is_remote()) write_copy(kPlan, text);
+}
+
+void RunFolder::write_copy(const char* name, std::string_view text) const {
+  checkpoint::open_target(store_)->put(checkpoint::inside(store_, name), text);
+}
 
 }  // namespace perigee::train

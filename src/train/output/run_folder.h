@@ -1,5 +1,6 @@
 // The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json,
-// log.txt, metrics.jsonl, checkpoints/.
+// log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
+// service, beside copies of job.toml and plan.json: a run is resumed from there on any host.
 #pragma once
 
 #include <string>
@@ -15,13 +16,18 @@ struct RunOptions {
   bool overwrite = false;
 };
 
+// Returns the run whose checkpoints a job writes and resumes: train.checkpoint_target where it is
+// given, else train.output.
+const std::string& checkpoint_run(const job::Job& job);
+
 // A run's folder, opened by rank 0 for as long as the run writes to it. While it is open, no other
 // process can open it.
 class RunFolder {
  public:
   // Makes the folder where it is missing. Throws Error when
   //   another process has it open,
-  //   it holds a run and the options neither resume that run nor overwrite it,
+  //   it or train.checkpoint_target holds a run and the options neither resume that run nor overwrite
+  //   it,
   //   there is nothing to resume, or
   //   the job differs from the resumed run's in keys that may not change.
   // A folder without a step and a checkpoint holds no run. Resuming from another run's checkpoint
@@ -41,31 +47,38 @@ class RunFolder {
   // Returns the path of the resumed run's plan.json; "" where there is none.
   std::string resumed_plan() const;
 
-  // Removes the files of an earlier run, and no others, unless that run is resumed. Where it is
-  // resumed from a step before its last checkpoint, later checkpoints are set aside
-  // (checkpoint::set_aside_later), with a copy of the metrics. Called once, after all checks.
+  // Removes the files of an earlier run, also those in train.checkpoint_target, and no others,
+  // unless that run is resumed. Where it is resumed from a step before its last checkpoint, later
+  // checkpoints are set aside (checkpoint::set_aside_later), with a copy of the metrics. Called
+  // once, after all checks.
   void begin();
-  // Returns whether the run goes on in its own folder.
-  bool resumes() const { return resumes_; }
+  // Returns whether the run goes on in its own folder, which holds its metrics.
+  bool resumes() const { return resumes_ && holds_metrics_; }
 
   // Throws Error (failed) where the folder was removed and another run has one of that name.
   void require_own() const;
   // Throws Error (failed) where files that a resumed run needs were removed while this one ran.
   void require_resumable() const;
 
-  // Write job.toml and plan.json, atomically. Called after `begin`.
+  // Write job.toml and plan.json, atomically, also to train.checkpoint_target. Called
+  // after `begin`.
   void write_job(const job::Job& job) const;
   void write_plan(std::string_view text) const;
 
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
+  void require_free(const RunOptions& options) const;
   void close();
   void set_later_aside() const;
+  void write_copy(const char* name, std::string_view text) const;
+  bool is_remote() const { return store_ != path_; }
 
-  std::string path_, checkpoint_;
+  std::string path_;
+  std::string store_;  // the run that holds the checkpoints: `path_`, or train.checkpoint_target
+  std::string checkpoint_;
   std::vector<std::string> changes_;
   std::string created_;  // the topmost folder that was created for it, or ""
-  bool resumes_ = false, began_ = false;
+  bool resumes_ = false, holds_metrics_ = true, began_ = false;
   int lock_ = -1;
 };
 

@@ -5,6 +5,7 @@
 #include "base/fail.h"
 #include "base/files/file.h"
 #include "base/log_format.h"
+#include "checkpoint/target.h"
 #include "search/explain/page.h"
 #include "simulate/simulate.h"
 #include "train/measure/recorded_profile.h"
@@ -82,7 +83,7 @@ PlannedJob plan_task(const Task& task, const std::string& plan_text, bool for_de
 }
 
 std::string read_resumed_plan(const std::string& file) {
-  auto text = read_file(file, "plan");
+  auto text = checkpoint::is_s3(file) ? checkpoint::read_text(file) : read_file(file, "plan");
   try {
     plan::parse(text, file);
   } catch (const Error&) {
