@@ -242,7 +242,7 @@ TEST_CASE("an error that needs the model names the line of the option that cause
   starts("[atorch]\nverbose = true\nload_strategy = [[\"checkpoint\", [\"blocs\"]]]\n",
          "5:1: [checkpoint] a scope or module type must be one of the model's");
   starts("[alpa]\nnum_micro_batches = 2\n[alpa.AutoLayerOption]\nlayer_num = 1000\n",
-         "6:1: [pipeline_parallel] 1000 stages of 1 part need as many blocks");
+         "6:1: [alpa] layer_num is at most the model's");
   starts("[alpa]\nmanual_sharding_option = { \"none.weight\" = { data = \"R\" } }\n",
          "4:1: [method] plan:place needs a match, but \"none.weight\" matches no parameter");
   starts("[autodist]\nmesh_col = 1\nrecompute_modules = \"lp\"\n",

@@ -9,8 +9,8 @@
 
 namespace perigee::exported {
 
-// Adds the graph's inputs to the program and their slots to `names`. Errors are those of
-// read_program.
+// Adds the graph's inputs to the program and their slots to `names`. Throws Error as
+// read_program does.
 void read_inputs(const Archive& archive, Program& program, Names& names);
 
 // Adds the results and the buffers' new values.

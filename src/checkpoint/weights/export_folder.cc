@@ -145,7 +145,7 @@ void write_files(const Checkpoint& checkpoint, const std::vector<std::vector<Ent
       held = read_entry(checkpoint, shards[i][k], heads);
       return {static_cast<const std::byte*>(held.data_ptr()), held.nbytes()};
     };
-    write_safetensors((to / name).string(), tensors, read, {{"format", "pt"}});
+    write_safetensors(*folder_target(), (to / name).string(), tensors, read, {{"format", "pt"}});
   }
   if (shards.size() == 1) return;
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};

@@ -1,5 +1,5 @@
-// The state of a disk after a power cut: changes that were not synced may be lost, reordered or
-// torn.
+// The state of a disk after a power cut: changes that were not synced may be lost or
+// torn, or survive in another order.
 #pragma once
 
 #include <cstdint>
