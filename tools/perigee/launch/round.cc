@@ -49,8 +49,9 @@ std::string how_it_ended(int status) {
 // The message of a failed rank to the launcher, in one write.
 struct Report {
   int32_t status = 1;
-  int16_t lost_peers = 0;    // it failed only because it lost connection to other ranks
-  int16_t silent_peers = 0;  // these did not answer in time
+  int8_t lost_peers = 0;    // it failed only because it lost connection to other ranks
+  int8_t silent_peers = 0;  // these did not answer in time
+  int16_t told = 0;         // it has written its reason itself
   uint32_t size = 0;
   char text[PIPE_BUF - 12];
 };
@@ -166,6 +167,10 @@ class Watch {
   void read_reports() {
     Report report;
     while (::read(reports_, &report, sizeof report) == sizeof report) {
+      if (report.told) {
+        told_ = true;
+        continue;
+      }
       if (!report_ || report.lost_peers < report_->lost_peers) report_ = report;
     }
   }
@@ -184,9 +189,8 @@ class Watch {
     if (!exited && (interrupted_ || ordered_ || killed_)) return;
     result_ = code;
     cause_ = fmt::format("rank {} {}", rank.rank, how_it_ended(status));
-    // A rank that failed has reported the cause; one that was killed, or ended by a library,
-    // could not.
-    if (!exited || !report_ || report_->lost_peers) {
+    // A rank that failed has told the cause; one that was killed, or ended by a library, could not.
+    if (!exited || (!told_ && (!report_ || report_->lost_peers))) {
       log::write(log::Level::error,
                  fmt::format("[launch] {}; the other ranks are stopped", cause_));
       error_logged_ = true;
@@ -235,6 +239,7 @@ class Watch {
   int interrupted_ = 0;           // the signal to the launcher
   bool ended_by_signal_ = false;  // after that, a signal ended a rank
   bool lost_peers_ = false;       // a rank ended because it lost the others
+  bool told_ = false;             // a rank that failed has written its reason itself
   bool killed_ = false;           // the launcher has killed the remaining ranks
   bool error_logged_ = false;     // the launcher has logged the cause
   bool ordered_ = false;          // another host has given an order
@@ -256,7 +261,10 @@ int run_rank(const RankBody& body, const Place& place) {
     return report.lost_peers ? kLostOthers : status;
   };
   try {
-    return body(place);
+    const int status = body(place);
+    Report report{.status = status, .told = 1};
+    if (status != 0) send(report_pipe, report, "");
+    return status;
   } catch (const Error& error) {
     return fail(error.what(), static_cast<int>(error.status()));
   } catch (const std::bad_alloc&) {
