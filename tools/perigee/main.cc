@@ -72,6 +72,10 @@ std::string message_of(const CLI::ParseError& error) {
   if (const auto times = after("At Most 1 required but received "); !times.empty()) {
     return fmt::format("{} may be given once, but is given {} times", option, times);
   }
+  if (const auto choices = after("Exactly 1 option from ["); !choices.empty()) {
+    return fmt::format("exactly one of the options {} must be given",
+                       choices.substr(0, choices.find(']')));
+  }
   if (text.ends_with(" is required")) {
     const auto what = text.substr(0, text.size() - std::strlen(" is required"));
     if (what == "A subcommand") return "a command is needed, but there is none";

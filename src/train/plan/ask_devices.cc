@@ -1,6 +1,8 @@
 #include "train/plan/ask_devices.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "train/step/step_spec.h"
@@ -20,11 +22,18 @@ methods::DeviceRates rates_of(const cost::Cluster& cluster, const plan::Plan& pl
       .bytes = device.memory_efficiency * device.bandwidth,
       .host = device.host,
       .links = {}};
-  const auto first = mesh::ranks(plan.mesh).front();
+  const bool ragged = plan.mesh.is_ragged();
+  auto ranks = mesh::ranks(plan.mesh);
+  if (!ragged) ranks.resize(1);  // groups of all ranks are alike
   for (const auto& axis : plan.mesh.axes) {
-    const int level = cost::level_of(cluster,
-                                     mesh::group_of(plan.mesh, std::span(&axis.name, 1), first));
-    rates.links[axis.name] = level < 0 ? rates.bytes : cluster.links[level].bandwidth;
+    if (ragged && axis.name == plan.mesh.axes.back().name) continue;  // no group is over it alone
+    double link = std::numeric_limits<double>::infinity();
+    for (const auto rank : ranks) {
+      const int level = cost::level_of(cluster,
+                                       mesh::group_of(plan.mesh, std::span(&axis.name, 1), rank));
+      if (level >= 0) link = std::min(link, cluster.links[level].bandwidth);
+    }
+    rates.links[axis.name] = std::isfinite(link) ? link : rates.bytes;
   }
   return rates;
 }
