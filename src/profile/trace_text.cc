@@ -67,7 +67,8 @@ std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& te
   const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_null()) return std::optional<compile::OpTrace>();
   compile::OpTrace trace;
-  return read(json, trace) ? std::optional(std::optional(std::move(trace))) : std::nullopt;
+  if (!read(json, trace)) return std::nullopt;
+  return std::optional<compile::OpTrace>(std::move(trace));
 }
 
 bool describes(const compile::OpTrace& trace, const compile::OpInstance& instance) {
