@@ -24,7 +24,7 @@ methods::DeviceRates rates_of(const cost::Cluster& cluster, const plan::Plan& pl
       .links = {}};
   const bool ragged = plan.mesh.is_ragged();
   auto ranks = mesh::ranks(plan.mesh);
-  if (!ragged) ranks.resize(1);  // groups of all ranks are alike
+  if (!ragged) ranks.resize(1);  // groups of all ranks have equal links
   for (const auto& axis : plan.mesh.axes) {
     if (ragged && axis.name == plan.mesh.axes.back().name) continue;  // no group is over it alone
     double link = std::numeric_limits<double>::infinity();
