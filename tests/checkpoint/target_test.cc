@@ -232,6 +232,15 @@ TEST_CASE("an S3 service is a target of checkpoints, and errors of it are one se
   CHECK(target->read_all(path) == large);
   server.set_faults("[]");
 
+  // An object of any size is read whole.
+  {
+    const Environment one_part(Variables{{"PERIGEE_S3_PART_BYTES", "33554432"}});
+    const auto index = pattern(size_t{17} << 20U);
+    const auto other = open_target(run);
+    other->put(path, index);
+    CHECK(other->read_all(path) == index);
+  }
+
   // Only the ranges of a part are read.
   write_checkpoint(run, 1, "data=1", {{"w", {20'000}, "R"}});
   const Checkpoint checkpoint(newest_checkpoint(run));

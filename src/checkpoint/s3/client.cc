@@ -80,7 +80,7 @@ std::string service_of(const Client& client) {
 
 }  // namespace
 
-// One attempt of a request: its answer, or the reason why there is none.
+// One attempt of a request: the service's answer, or the reason why it did not answer.
 struct Client::Attempt {
   Answer answer;
   std::string failure;  // "": the service answered
@@ -178,7 +178,7 @@ Client::Attempt Client::attempt(const Request& request) {
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(nullptr, curl_slist_free_all);
   const auto add_header = [&](const std::string& line) {
     auto* longer = curl_slist_append(headers.get(), line.c_str());
-    if (!longer) fail_run("s3", "a request needs memory, but there is none");
+    if (!longer) fail_run("s3", "libcurl must build a request, but cannot allocate memory");
     (void)headers.release();
     headers.reset(longer);
   };

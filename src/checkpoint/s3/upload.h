@@ -49,7 +49,7 @@ std::unique_ptr<ObjectWriter> make_upload(Client& client, Place place, uint64_t 
 // Copies an object within the service.
 void copy_object(Client& client, const Place& from, const Place& to, uint64_t bytes);
 
-// Returns the object's bytes; nothing where there is none.
+// Returns the number of bytes of the object, or nothing for an object that does not exist.
 std::optional<uint64_t> size_of(Client& client, const Place& place);
 
 // Sends a request that writes. Throws Error (failed) where the answer is an error.
