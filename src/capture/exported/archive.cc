@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/text/depth.h"
 #include "capture/exported/types.h"
 
 namespace perigee::exported {
@@ -66,7 +67,9 @@ class Reader {
 
   json parsed(const std::string& record) {
     try {
-      return json::parse(bytes(record));
+      const auto text = bytes(record);
+      check_json_depth(text, "capture", path_);
+      return json::parse(text);
     } catch (const json::exception& error) {
       fail("capture", "\"{}\" must hold JSON in {}, but: {}", path_, record, error.what());
     }
@@ -124,15 +127,18 @@ class Reader {
     for (const auto& size : meta.at("sizes")) sizes.push_back(size.at("as_int"));
     for (const auto& stride : meta.at("strides")) strides.push_back(stride.at("as_int"));
     const int64_t offset = meta.at("storage_offset").at("as_int");
-    int64_t last = offset, numel = 1;
+    // Numbers of elements: of the tensor, and up to its last one.
+    int64_t last = offset, numel = 1, step = 0;
     bool valid = offset >= 0 && sizes.size() == strides.size();
     for (size_t i = 0; valid && i < sizes.size(); ++i) {
-      valid = sizes[i] >= 0 && strides[i] >= 0;
-      last += (sizes[i] - 1) * strides[i];
-      numel *= sizes[i];
+      valid = sizes[i] >= 0 && strides[i] >= 0 &&
+              !__builtin_mul_overflow(numel, std::max<int64_t>(1, sizes[i]), &numel) &&
+              !__builtin_mul_overflow(std::max<int64_t>(0, sizes[i] - 1), strides[i], &step) &&
+              !__builtin_add_overflow(last, step, &last);
     }
     const auto width = static_cast<int64_t>(c10::elementSize(type));
-    if (!valid || (numel > 0 && (last + 1) * width > payload.numel())) {
+    const bool empty = std::ranges::find(sizes, 0) != sizes.end();
+    if (!valid || (!empty && last >= payload.numel() / width)) {
       fail("capture", "a tensor lies within its bytes, but \"{}\" of \"{}\" has {} of them", name,
            path_, payload.numel());
     }

@@ -184,8 +184,7 @@ Program read_program(const Archive& archive) {
     fail("capture", "an exported model's graph has the parts of its schema, but: {}", error.what());
   } catch (const std::out_of_range&) {
     fail("capture",
-         "an exported model's subgraphs have the inputs and results that are used, but "
-         "one has too {}",
+         "an exported model's subgraphs have the inputs and results that are used, but one has too "
          "few");
   }
 }

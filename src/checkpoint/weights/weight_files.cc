@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/text/depth.h"
 
 namespace perigee::checkpoint {
 namespace fs = std::filesystem;
@@ -75,10 +76,12 @@ void WeightFiles::open_file(const std::string& path) {
 }
 
 void WeightFiles::open_index(const std::string& path) {
-  const auto index = json::parse(read_file(path, "weights"), nullptr, false);
+  const auto text = read_file(path, "weights");
+  check_json_depth(text, "weights", path);
+  const auto index = json::parse(text, nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || map == index.end() || !map->is_object()) {
-    fail("weights", "{} must be a JSON object with \"weight_map\", but it is none", path);
+    fail("weights", "{} must hold a JSON object with an object \"weight_map\", but does not", path);
   }
   std::map<std::string, std::vector<std::string>> by_file;
   for (const auto& [name, file] : map->items()) {

@@ -103,6 +103,24 @@ TEST_CASE("weights are those of the graph") {
   CHECK_THAT(refusal(type), Contains("\"layer.bias\" is Double [2] there and Float [2]"));
 }
 
+TEST_CASE("a tensor that is larger than its bytes is an error") {
+  // The number of bytes of the last two is no 64-bit number.
+  for (const std::vector<int64_t>& sizes :
+       {std::vector<int64_t>{3}, {int64_t{1} << 61}, {int64_t{1} << 31, int64_t{1} << 31}}) {
+    ArchiveMaker archive;
+    archive.stated_sizes["layer.bias"] = sizes;
+    CHECK_THAT(refusal(archive), Contains("\"layer.bias\"") && Contains("has 16 of them"));
+  }
+}
+
+TEST_CASE("a text that is nested too deep is an error") {
+  ArchiveMaker archive;
+  json deep = json::array();
+  for (int k = 0; k < 300; ++k) deep = json::array({deep});
+  archive.program["more"] = deep;
+  CHECK_THAT(refusal(archive), Contains("nested at most 200 deep"));
+}
+
 TEST_CASE("a graph that breaks the schema is an error") {
   ArchiveMaker unknown;
   unknown.nodes()[1]["inputs"][0]["arg"] = tensor("nowhere");

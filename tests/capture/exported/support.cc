@@ -231,8 +231,9 @@ std::string ArchiveMaker::write(const std::string& path) const {
           {"path_name", payload},
           {"is_param", tensor.requires_grad()},
           {"use_pickle", false},
-          {"tensor_meta", tensor_meta(tensor.sizes().vec(), number_of(tensor.scalar_type()),
-                                      tensor.requires_grad())}};
+          {"tensor_meta",
+           tensor_meta(stated_sizes.contains(name) ? stated_sizes.at(name) : tensor.sizes().vec(),
+                       number_of(tensor.scalar_type()), tensor.requires_grad())}};
     }
     record(folder + list, json{{"config", config}}.dump());
   };

@@ -39,6 +39,7 @@ class ArchiveMaker {
 
   nlohmann::json program;  // schema.ExportedProgram
   std::map<std::string, at::Tensor> weights, constants;
+  std::map<std::string, std::vector<int64_t>> stated_sizes;  // where not those of the tensor
 
   nlohmann::json& graph() { return program["graph_module"]["graph"]; }
   nlohmann::json& nodes() { return graph()["nodes"]; }

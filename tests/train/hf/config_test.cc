@@ -52,7 +52,7 @@ TEST_CASE("a config with a key or value that is not built is refused by name") {
              Catch::Contains("config.json has \"swoosh\""));
   std::ofstream(copy.at("config.json")) << "{\"model_type\": ";
   CHECK_THAT(error_of([&] { hf::read_architecture(copy.path()); }),
-             Catch::Contains("must be a JSON object"));
+             Catch::Contains("must hold a JSON object"));
   std::filesystem::remove(copy.at("config.json"));
   CHECK_THAT(error_of([&] { hf_job(copy.path()); }),
              Catch::Contains("model.folder has a config.json"));

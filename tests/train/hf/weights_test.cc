@@ -184,7 +184,8 @@ TEST_CASE("damaged files and indexes are refused before a value is loaded") {
   write_json(index_path, wrong);
   CHECK_THAT(refused(hf_job(shards.path())), Contains("names a file of its folder"));
   std::ofstream(index_path) << "[";
-  CHECK_THAT(refused(hf_job(shards.path())), Contains("must be a JSON object with \"weight_map\""));
+  CHECK_THAT(refused(hf_job(shards.path())),
+             Contains("must hold a JSON object with an object \"weight_map\""));
 }
 
 TEST_CASE("a folder without weights is a model to initialise") {

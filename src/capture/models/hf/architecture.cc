@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/text/depth.h"
 #include "capture/models/hf/families.h"
 
 namespace perigee::hf {
@@ -26,8 +27,13 @@ class Config {
       fail("hf", "model.folder names a folder with config.json, but there is no folder \"{}\"",
            folder);
     }
-    keys_ = json::parse(read_file(path_, "hf"), nullptr, false);
-    if (!keys_.is_object()) fail("hf", "{} must be a JSON object, but it is none", path_);
+    const auto text = read_file(path_, "hf");
+    check_json_depth(text, "hf", path_);
+    keys_ = json::parse(text, nullptr, false);
+    if (!keys_.is_object()) {
+      fail("hf", "{} must hold a JSON object, but holds {}", path_,
+           keys_.is_discarded() ? "text that is not JSON" : keys_.type_name());
+    }
   }
 
   // Throws Error for a key's value.
