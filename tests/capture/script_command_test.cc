@@ -2,13 +2,11 @@
 #include <torch/script.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.h"
+#include "tests/capture/folder_command.h"
 #include "tests/capture/support.h"
 
 namespace fs = std::filesystem;
@@ -83,32 +81,11 @@ class Example {
     fs::rename(renamed, path);
   }
 
-  // Runs the command in the folder. Returns its exit status and both streams.
   std::pair<int, std::string> run(const std::string& arguments) const {
-    const char* command = std::getenv("PERIGEE_COMMAND");
-    const char* build = std::getenv("PERIGEE_BUILD");
-    const auto path = command ? std::string(command)
-                              : std::string(build ? build : "build") + "/perigee";
-    const auto line = "cd " + folder_.string() + " && timeout 60 " + fs::absolute(path).string() +
-                      " " + arguments + " 2>&1";
-    std::unique_ptr<FILE, int (*)(FILE*)> out(popen(line.c_str(), "r"), [](FILE*) { return 0; });
-    REQUIRE(out);
-    std::string text;
-    char buffer[4096];
-    while (const size_t n = std::fread(buffer, 1, sizeof buffer, out.get())) text.append(buffer, n);
-    const int status = pclose(out.release());
-    return {WEXITSTATUS(status), text};
+    return test::run_in(folder_.string(), arguments);
   }
-
-  // The losses of a run's metrics.jsonl.
   std::vector<double> losses(const std::string& output) const {
-    std::ifstream file(folder_ / output / "metrics.jsonl");
-    std::vector<double> losses;
-    for (std::string line; std::getline(file, line);) {
-      const auto metrics = nlohmann::json::parse(line);
-      if (metrics.contains("loss")) losses.push_back(metrics.at("loss"));
-    }
-    return losses;
+    return test::losses_of((folder_ / output).string());
   }
 
  private:

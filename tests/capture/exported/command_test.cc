@@ -1,12 +1,11 @@
 // An archive of torch.export through the command: check, graph, plan and train.
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "checkpoint/safetensors.h"
 #include "tests/capture/exported/support.h"
+#include "tests/capture/folder_command.h"
 #include "tests/capture/support.h"
 #include "tests/support/temporary_folder.h"
 
@@ -35,33 +34,12 @@ validate_every = 0
 checkpoint_every = 0
 )";
 
-// Runs the command in the folder. Returns its exit status and both streams.
-std::pair<int, std::string> run_command(const Folder& folder, const std::string& arguments) {
-  const char* build = std::getenv("PERIGEE_BUILD");
-  const auto command = fs::absolute(std::string(build ? build : "build") + "/perigee");
-  const auto line = "cd " + folder.path() + " && XDG_CACHE_HOME=" + folder.path() + " timeout 60 " +
-                    command.string() + " " + arguments + " 2>&1";
-  std::unique_ptr<FILE, int (*)(FILE*)> out(popen(line.c_str(), "r"), [](FILE*) { return 0; });
-  REQUIRE(out);
-  std::string text;
-  char buffer[4096];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, out.get())) text.append(buffer, n);
-  const int status = pclose(out.release());
-  return {WEXITSTATUS(status), text};
-}
-
 // Trains into the folder "run" and returns the losses.
 std::vector<double> run_job(const Folder& folder, const std::string& arguments) {
-  const auto [status, text] = run_command(folder, arguments);
+  const auto [status, text] = test::run_in(folder.path(), arguments);
   INFO(text);
   CHECK(status == 0);
-  std::ifstream file(folder.at("run/metrics.jsonl"));
-  std::vector<double> losses;
-  for (std::string line; std::getline(file, line);) {
-    const auto metrics = json::parse(line);
-    if (metrics.contains("loss")) losses.push_back(metrics.at("loss"));
-  }
-  return losses;
+  return test::losses_of(folder.at("run"));
 }
 
 // A folder with a job, a small archive and samples of its inputs x and y (or another name).
@@ -82,7 +60,7 @@ class Example {
   }
 
   std::pair<int, std::string> run(const std::string& arguments) const {
-    return run_command(folder_, arguments);
+    return test::run_in(folder_.path(), arguments);
   }
 
   // Trains and returns the losses.

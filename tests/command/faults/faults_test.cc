@@ -1,5 +1,6 @@
 // Each call of the system that a job makes fails once, or from then on: the job trains on, or ends
-// with one sentence, and its newest checkpoint is complete.
+// with one sentence, and its newest checkpoint is complete. FAULT_ONLY=CALL in the environment
+// restricts the long case to one call.
 #include "tests/command/faults/faults.h"
 
 #include <fcntl.h>
