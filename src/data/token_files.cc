@@ -13,8 +13,7 @@ void Tokens::add_file(const std::string& path, int width) {
   if (file.bytes.size() % width != 0) {
     fail("data",
          "a file of {}-byte tokens must be a multiple of {} bytes long, but {} has {}: it is cut "
-         "short, or "
-         "data.token_type is wrong",
+         "short, or data.token_type is wrong",
          width, width, path, file.bytes.size());
   }
   add(path, {std::move(file.owner), file.bytes, width});

@@ -186,8 +186,8 @@ void export_folder(const Checkpoint& checkpoint, const job::ModelConfig& model,
 }
 
 job::ModelConfig model_of_run(const std::string& run) {
-  const auto path = (fs::path(run) / "job.toml").string();
-  const auto text = "\n" + read_file(path, "export");
+  const auto path = inside(run, "job.toml");
+  const auto text = "\n" + read_text(path);
   const auto begin = text.find("\n[model]");
   if (begin == std::string::npos)
     fail("export", "{} must have a table [model], but has none", path);

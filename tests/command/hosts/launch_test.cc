@@ -139,6 +139,27 @@ TEST_CASE("SIGINT and SIGTERM to the launcher soon end all ranks, also ranks tha
   }
 }
 
+TEST_CASE("a signal reaches each rank once, also where another rank ends before it") {
+  Job job({.ranks = 2}, [](const Place& place, Shared& shared) -> int {
+    static volatile sig_atomic_t asked = 0;  // a second request ends the rank, as in a training
+    ::signal(SIGTERM, [](int signal) {
+      asked = 1;
+      ::signal(signal, SIG_DFL);
+    });
+    ++shared.ready;
+    while (asked == 0) ::usleep(1000);
+    if (place.rank == 0) {
+      ::usleep(300'000);
+      std::fprintf(stderr, "rank 0 has written its log\n");
+    }
+    return 3;
+  });
+  job.wait_ready(2);
+  ::kill(job.pid(), SIGINT);
+  CHECK(job.status() == 3);
+  CHECK_THAT(job.written(), Contains("rank 0 has written its log"));
+}
+
 TEST_CASE("a second signal kills at once") {
   Job job({.ranks = 2}, hang);
   job.wait_ready(2);

@@ -195,7 +195,8 @@ class Watch {
                  fmt::format("[launch] {}; the other ranks are stopped", cause_));
       error_logged_ = true;
     }
-    ranks_.signal(SIGTERM);
+    // A second SIGTERM would end ranks that are about to stop by themselves before they have told.
+    if (!interrupted_ && !ordered_) ranks_.signal(SIGTERM);
     allow_grace();
   }
 
