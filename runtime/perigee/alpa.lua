@@ -1,6 +1,6 @@
 -- Alpa's names: parallelize { method = PipeshardParallel { ... } }, ShardParallel, DataParallel, Zero2Parallel,
 -- Zero3Parallel, layer, stage and sharding options, mark_pipeline_boundary. In a job: [alpa] num_micro_batches = 4 for
--- PipeshardParallel, [alpa.AutoLayerOption], [alpa.Zero2Parallel], ... runtime/from_alpa.md compares.
+-- PipeshardParallel, [alpa.AutoLayerOption], [alpa.Zero2Parallel], ... runtime/migration/from_alpa.md compares.
 local dialect = require "perigee.dialect"
 local rows = require "perigee.alpa_options"
 local stages = require "perigee.alpa_stages"

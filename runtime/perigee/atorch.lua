@@ -1,6 +1,6 @@
 -- ATorch's names: status, result, best_strategy = auto_accelerate { model = "job.toml", load_strategy = { ... } }. The
 -- arguments are in atorch_arguments.lua, the methods and their configs in atorch_methods.lua. In a job: [atorch]
--- load_strategy = ["zero2", ["amp_native", { dtype = "bf16" }]]. runtime/from_atorch.md compares.
+-- load_strategy = ["zero2", ["amp_native", { dtype = "bf16" }]]. runtime/migration/from_atorch.md compares.
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 local profiler = require "perigee.profiler"

@@ -1,5 +1,6 @@
 -- AutoDist's names (nnScaler): AutoDistConfig { mesh_col = 4, memory_constraint = 16, recompute_modules = "layer" }. In
--- a job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it. runtime/from_autodist.md compares.
+-- a job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it.
+-- runtime/migration/from_autodist.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"

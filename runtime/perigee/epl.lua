@@ -1,6 +1,6 @@
 -- EPL's names: init(Config { ["pipeline.num_micro_batch"] = 4 }), the scopes replicate and split, set_default_strategy,
 -- and the collection of checkpoints. In a job: [epl.pipeline] num_micro_batch = 4, [[epl.scopes.taskgraphs]], ...
--- Missing options are read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/from_epl.md compares.
+-- Missing options are read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/migration/from_epl.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"

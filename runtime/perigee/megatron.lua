@@ -1,6 +1,6 @@
 -- Megatron-Core's names: ModelParallelConfig { ... }, and the other objects that its users configure
 -- (DistributedOptimizer, LRSchedule, LossScaler). In a job: [megatron], [megatron.LossScaler], ...
--- runtime/from_megatron.md compares the configurations.
+-- runtime/migration/from_megatron.md compares the configurations.
 local dialect = require "perigee.dialect"
 local layouts = require "perigee.megatron_layout"
 local functions = require "perigee.megatron_functions"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log_format.h"
+#include "base/version.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights/export_folder.h"
 #include "exec/comm/agreement.h"
@@ -105,6 +106,8 @@ class TorchHost : public Host {
 
 }  // namespace
 }  // namespace perigee::train
+
+extern "C" const char* perigee_host_version() { return perigee::kVersion.data(); }
 
 extern "C" perigee::train::Host* perigee_host() {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL

@@ -70,5 +70,6 @@ class Host {
 
 }  // namespace perigee::train
 
-// Returns the library's one host.
+// Returns the library's one host. A command calls it only if `perigee_host_version` is its own.
 extern "C" perigee::train::Host* perigee_host();
+extern "C" const char* perigee_host_version();

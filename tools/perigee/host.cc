@@ -2,34 +2,81 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "base/fail.h"
+#include "base/version.h"
 
 namespace perigee::command {
+
+namespace {
+
+constexpr const char* kRemedy =
+    "perigee-libtorch of the package (scripts/setup of a source tree) links or fetches it, or set "
+    "PERIGEE_TORCH to its folder";
+
+// Loads the LibTorch in `folder`; libraries that need LibTorch then take this one.
+void load_torch(const std::string& folder) {
+  for (const char* inside : {"lib", "torch/lib"}) {
+    const auto file = std::filesystem::path(folder) / inside / "libtorch_cpu.so";
+    std::error_code ignored;
+    if (!std::filesystem::exists(file, ignored)) continue;
+    if (::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL)) return;
+    fail_run("command", "the LibTorch of PERIGEE_TORCH must be loaded, but: {}", ::dlerror());
+  }
+  fail("command",
+       "PERIGEE_TORCH must be a folder with lib/libtorch_cpu.so or torch/lib/libtorch_cpu.so, but "
+       "got \"{}\"",
+       folder);
+}
+
+void require_version(void* library) {
+  auto* version = reinterpret_cast<const char* (*)()>(::dlsym(library, "perigee_host_version"));
+  if (!version || version() != kVersion) {
+    Dl_info file{};
+    const bool known = version && ::dladdr(reinterpret_cast<void*>(version), &file) != 0;
+    fail_run("command", "{} must be of version {}, as the command is, but is of {}",
+             known ? file.dli_fname : "libperigee_torch.so", kVersion,
+             version ? version() : "an earlier one");
+  }
+  // LibTorch's C interface: major version, minor version and patch in the highest three bytes.
+  auto* abi = reinterpret_cast<uint64_t (*)()>(::dlsym(library, "aoti_torch_abi_version"));
+  const auto found = abi ? fmt::format("{}.{}", abi() >> 56, abi() >> 48 & 0xff) : "an unknown one";
+  if (!std::string_view(PERIGEE_TORCH_VERSION).starts_with(found + ".")) {
+    fail_run("command", "LibTorch must be {}, for which this Perigee was built, but is {}; {}",
+             PERIGEE_TORCH_VERSION, found, kRemedy);
+  }
+}
+
+void* load_library() {
+  if (const char* folder = std::getenv("PERIGEE_TORCH"); folder && *folder) load_torch(folder);
+  void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);
+  if (library) return library;
+  const std::string why = ::dlerror();
+  // The loader's words for mmap() without memory.
+  if (why.find("failed to map segment") != std::string::npos) {
+    fail_run("memory",
+             "the process is out of memory: raise its limit (ulimit -v); LibTorch must be loaded, "
+             "but got: {}",
+             why);
+  }
+  fail_run("command", "LibTorch {} must be loaded, but: {}; {}", PERIGEE_TORCH_VERSION, why,
+           kRemedy);
+}
+
+}  // namespace
 
 train::Host& torch_host() {
   static train::Host* host = [] {
     // Where a rank dies or does not connect, c10d's store would print pages of stack frames next to
     // our one message.
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
-    void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);
-    if (!library) {
-      const std::string why = ::dlerror();
-      // The loader's words for mmap() without memory.
-      if (why.find("failed to map segment") != std::string::npos) {
-        fail_run("memory",
-                 "the process is out of memory: raise its limit (ulimit -v); LibTorch must be "
-                 "loaded, but got: {}",
-                 why);
-      }
-      fail_run("command", "this needs libperigee_torch and LibTorch, but: {}", why);
-    }
-    auto* make = reinterpret_cast<train::Host* (*)()>(::dlsym(library, "perigee_host"));
-    if (!make)
-      fail_run("command", "libperigee_torch must be of this version, but: {}", ::dlerror());
-    return make();
+    void* library = load_library();
+    require_version(library);
+    return reinterpret_cast<train::Host* (*)()>(::dlsym(library, "perigee_host"))();
   }();
   return *host;
 }

@@ -82,7 +82,7 @@ TEST_CASE("setup unpacks a bundle once, links LibTorch and builds") {
   // Afterwards it requires no package of the system.
   const auto later = checkout.shell("checkout/scripts/setup", "");
   CHECK(later.status == 0);
-  CHECK_THAT(later.out, Contains("packages: from the bundle") && Contains("LibTorch: present"));
+  CHECK_THAT(later.out, Contains("packages: from the bundle") && Contains("libtorch: present"));
 }
 
 TEST_CASE("setup refuses a bundle that is invalid, for another system, or without a LibTorch") {

@@ -1,0 +1,89 @@
+// The LibTorch that the command loads: PERIGEE_TORCH, versions, and scripts/libtorch, which provides it.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string error_of_graph(const std::string& variable, const std::string& value, int status) {
+  How how;
+  how.environment = {{variable, value}};
+  const auto ran = run("graph strategies/gpt.toml", how);
+  CHECK(ran.status == status);
+  CHECK(is_short(ran.err));
+  return ran.err;
+}
+
+// Runs scripts/libtorch in an empty folder; no Python of the machine is found.
+Ran provide(const Folder& folder, const std::string& arguments, const std::string& torch = "") {
+  How how;
+  how.environment = {{"PERIGEE_TORCH", torch}, {"HOME", folder.path()}};
+  return Process({"/bin/bash", "-c",
+                  "bin=" + folder.path() +
+                      "/bin; mkdir -p $bin; for tool in python3 python; do "
+                      "printf '#!/bin/sh\\nexit 1\\n' > $bin/$tool; chmod +x $bin/$tool; done; "
+                      "PATH=$bin:$PATH exec scripts/libtorch " +
+                      arguments},
+                 how)
+      .wait();
+}
+
+void write_torch(const Folder& folder, const std::string& name, int minor) {
+  fs::create_directories(folder / (name + "/lib"));
+  fs::create_directories(folder / (name + "/include/torch/headeronly"));
+  folder.write(name + "/lib/libtorch_cpu.so", "");
+  folder.write(name + "/include/torch/headeronly/version.h",
+               "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR " +
+                   std::to_string(minor) + "\n#define TORCH_VERSION_PATCH 0\n");
+}
+
+}  // namespace
+
+TEST_CASE("PERIGEE_TORCH names the LibTorch that the command loads") {
+  How how;
+  how.environment = {{"PERIGEE_TORCH", fs::canonical(".deps/torch").string()}};
+  CHECK(run("doctor", how).status == 0);
+  CHECK_THAT(error_of_graph("PERIGEE_TORCH", "/no/such", 2),
+             Contains("lib/libtorch_cpu.so") && Contains("/no/such"));
+  const Folder folder;
+  write_torch(folder, "torch", 11);  // not a library
+  for (const auto& name : {folder.path(), folder / "torch"}) {
+    CHECK_THAT(error_of_graph("PERIGEE_TORCH", name, 1),
+               Contains("PERIGEE_TORCH must be loaded") && Contains(folder / "torch/lib"));
+  }
+}
+
+TEST_CASE("the command refuses a libperigee_torch of another version") {
+  const Folder folder;
+  const auto build = fs::path(command_path()).parent_path();
+  fs::copy_file(build / "libplugin_disk.so", folder / "libperigee_torch.so");
+  CHECK_THAT(error_of_graph("LD_LIBRARY_PATH", folder.path(), 1),
+             Contains("must be of version") && Contains("an earlier one"));
+}
+
+TEST_CASE(
+    "scripts/libtorch links the LibTorch that it is given or finds, of the right version only") {
+  const Folder folder;
+  write_torch(folder, "other", 12);
+  write_torch(folder, "libtorch", 11);  // in HOME
+  CHECK_THAT(provide(folder, "").err, Contains("the folder in which torch/ is made"));
+  CHECK_THAT(provide(folder, "--coda").err, Contains("--coda"));
+  const auto wrong = provide(folder, folder / "to", folder / "other");
+  CHECK(wrong.status == 2);
+  CHECK_THAT(wrong.err, Contains("must hold LibTorch 2.11.0") && Contains("is 2.12.0"));
+  const auto found = provide(folder, folder / "to");
+  INFO(found.err);
+  CHECK(found.status == 0);
+  CHECK(fs::equivalent(folder / "to/torch", folder / "libtorch"));
+  CHECK_THAT(provide(folder, folder / "to").out, Contains("present"));
+  // Without one, and without pip.
+  fs::remove_all(folder / "libtorch");
+  const auto none = provide(folder, folder / "to");
+  CHECK(none.status == 2);
+  CHECK_THAT(none.err, Contains("python3 with pip is needed") && Contains("PERIGEE_TORCH"));
+}
