@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/id_limit.h"
 #include "job/job.h"
 #include "mesh/placement.h"
 #include "plan/plan.h"
@@ -57,10 +58,11 @@ struct Division {
 // Returns how the plan divides a step's samples.
 Division division_of(const plan::Plan& plan);
 
-// Opens the job's data. The numbers of `division` matter for data.slice_files only. Throws Error
-// naming the file for files that are damaged, too short for one sample, or hold token ids beyond
-// the model's vocabulary.
-Data open_data(const job::Job& job, Division division = {});
+// Opens the job's data. The numbers of `division` matter for data.slice_files only. `limit`: of the
+// model's graph, beside those of the job and its tokenizer. Throws Error
+// naming the file for files that are damaged or too short for one sample; a batch with token ids
+// beyond the limit throws, too.
+Data open_data(const job::Job& job, Division division = {}, const IdLimit& limit = {});
 
 // Returns the files of each of `ranks` ranks by data.slice_files and data.left_over; nothing where
 // files are not assigned to ranks.
@@ -68,10 +70,11 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
                                                  const std::string& left_over, int64_t ranks);
 
 // The sources that open_data chooses from, by the key of the job that names the files.
-Data open_tokens(const job::Job& job, bool warn);          // data.text, data.tokens
-Data open_tensors(const job::Job& job);                    // data.tensors
-Data open_synthetic(const job::Job& job);                  // data.synthetic
-Data open_slices(const job::Job& job, Division division);  // data.slice_files
+Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit);  // data.text, data.tokens
+Data open_tensors(const job::Job& job);                                  // data.tensors
+Data open_synthetic(const job::Job& job);                                // data.synthetic
+Data open_slices(const job::Job& job, Division division,
+                 const IdLimit& limit);  // data.slice_files
 
 }  // namespace data
 }  // namespace perigee

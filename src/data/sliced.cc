@@ -63,7 +63,7 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
   return dealt;
 }
 
-Data open_slices(const job::Job& job, Division division) {
+Data open_slices(const job::Job& job, Division division, const IdLimit& limit) {
   const auto dealt = deal_files(job.data.files, job.data.left_over, division.ranks);
   auto whole = job;
   whole.data.slice_files = false;
@@ -77,7 +77,7 @@ Data open_slices(const job::Job& job, Division division) {
               ? ""
               : " (data.left_over = \"deal\" or \"drop\" distributes the files)");
     }
-    return open_data(whole);
+    return open_data(whole, {}, limit);
   }
   const auto blocks = division.microbatches * division.ranks;
   if (job.batch.global % blocks != 0) {
@@ -95,7 +95,7 @@ Data open_slices(const job::Job& job, Division division) {
     auto own = whole;
     own.data.files = files;
     own.batch.global = rows * division.microbatches;
-    auto opened = open_data(own);
+    auto opened = open_data(own, {}, limit);
     data.vocab = opened.vocab;
     data.fields = opened.fields;
     training.push_back(std::move(opened.training));

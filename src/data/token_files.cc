@@ -24,12 +24,12 @@ void Tokens::add(const std::string& path, TokenBytes tokens) {
   parts_.push_back({path, std::move(tokens)});
 }
 
-void Tokens::read(int64_t begin, int64_t length, int64_t vocab, int64_t* out) const {
+void Tokens::read(int64_t begin, int64_t length, const IdLimit& limit, int64_t* out) const {
   auto part = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
   while (length > 0) {
     const int64_t first = part == 0 ? 0 : ends_[part - 1];
     const auto count = std::min(length, ends_[part] - begin);
-    read_part(parts_[part], begin - first, count, vocab, out);
+    read_part(parts_[part], begin - first, count, limit, out);
     begin += count;
     length -= count;
     out += count;
@@ -37,16 +37,16 @@ void Tokens::read(int64_t begin, int64_t length, int64_t vocab, int64_t* out) co
   }
 }
 
-void Tokens::read_part(const Part& part, int64_t begin, int64_t count, int64_t vocab,
+void Tokens::read_part(const Part& part, int64_t begin, int64_t count, const IdLimit& limit,
                        int64_t* out) {
   const int width = part.tokens.width;
   const auto* at = part.tokens.bytes.data() + begin * width;
   for (int64_t i = 0; i < count; ++i) {
     uint32_t id = 0;  // little endian, as this machine
     std::memcpy(&id, at + i * width, width);
-    if (id >= vocab) {
-      fail("data", "token ids must be below model.vocab = {}, but token {} of {} is {}", vocab,
-           begin + i, part.path, id);
+    if (limit.below > 0 && id >= limit.below) {
+      fail("data", "token ids must be below {} = {}, but token {} of {} is {}", limit.why,
+           limit.below, begin + i, part.path, id);
     }
     out[i] = id;
   }

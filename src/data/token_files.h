@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/id_limit.h"
 #include "data/token_cache.h"
 
 namespace perigee::data {
@@ -24,9 +25,9 @@ class Tokens {
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
 
-  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id that is
-  // not below `vocab`.
-  void read(int64_t begin, int64_t length, int64_t vocab, int64_t* out) const;
+  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id beyond the
+  // limit.
+  void read(int64_t begin, int64_t length, const IdLimit& limit, int64_t* out) const;
 
  private:
   struct Part {
@@ -34,7 +35,7 @@ class Tokens {
     TokenBytes tokens;
   };
 
-  static void read_part(const Part& part, int64_t begin, int64_t count, int64_t vocab,
+  static void read_part(const Part& part, int64_t begin, int64_t count, const IdLimit& limit,
                         int64_t* out);
 
   std::vector<Part> parts_;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "base/fail.h"
 #include "base/files/cache_folder.h"
+#include "base/log_once.h"
 #include "data/data.h"
 #include "data/sampler.h"
 #include "data/token_cache.h"
@@ -19,12 +21,12 @@ namespace {
 // Windows [first, first + count) of the tokens.
 class Windows : public DataSource {
  public:
-  Windows(std::shared_ptr<const Tokens> tokens, const job::Job& job, int64_t vocab, Range windows,
+  Windows(std::shared_ptr<const Tokens> tokens, const job::Job& job, IdLimit limit, Range windows,
           Sampler sampler)
       : tokens_(std::move(tokens)),
         sequence_(job.data.sequence),
-        vocab_(vocab),
         global_(job.batch.global),
+        limit_(std::move(limit)),
         windows_(windows),
         sampler_(std::move(sampler)) {}
 
@@ -35,7 +37,7 @@ class Windows : public DataSource {
     for (int64_t i = 0; i < samples.length && step > 0; ++i) {
       const auto sample = (step - 1) * global_ + samples.begin + i;
       const auto index = sampler_(sample, windows_.length);
-      tokens_->read((windows_.begin + index) * sequence_, sequence_ + 1, vocab_, window.data());
+      tokens_->read((windows_.begin + index) * sequence_, sequence_ + 1, limit_, window.data());
       const auto bytes = sequence_ * sizeof(int64_t);
       std::memcpy(tokens.data_ptr<int64_t>() + i * sequence_, window.data(), bytes);
       std::memcpy(labels.data_ptr<int64_t>() + i * sequence_, window.data() + 1, bytes);
@@ -54,14 +56,44 @@ class Windows : public DataSource {
 
  private:
   std::shared_ptr<const Tokens> tokens_;
-  int64_t sequence_, vocab_, global_;
+  int64_t sequence_, global_;
+  IdLimit limit_;
   Range windows_;
   Sampler sampler_;
 };
 
+// Warns about a file that is not the plain text that data.text takes.
+void warn_of_format(const std::string& path) {
+  const auto ending = std::filesystem::path(path).extension();
+  const bool json = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
+  const bool binary = ending == ".gz" || ending == ".zst" || ending == ".parquet" ||
+                      ending == ".arrow";
+  if (!json && !binary) return;
+  log::once(
+      log::Level::warn,
+      fmt::format("data: {} is {}, which data.text learns byte for byte{}: give a file with the "
+                  "texts alone",
+                  path, json ? "JSON" : "compressed or binary",
+                  json ? ", with braces, quotes and keys" : ""));
+}
+
+// Returns the limit of the model, of its job and of its script that takes the fewest ids.
+IdLimit smallest_limit(const job::Job& job, IdLimit limit, int64_t tokenizer) {
+  const auto add = [&](int64_t below, const char* why) {
+    if (below > 0 && (limit.below <= 0 || below < limit.below)) limit = {below, why};
+  };
+  add(job.model.values.contains("vocab") ? job.model.integer("vocab") : 0, "model.vocab");
+  for (const auto& field : job.model.fields) {
+    if (field.name == "tokens") add(field.classes, "the classes of tokens in the model's script");
+  }
+  add(limit.below == 0 ? tokenizer : 0, "the vocabulary of data.tokenizer");
+  return limit;
+}
+
 std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer, bool warn) {
   auto tokens = std::make_shared<Tokens>();
   for (const auto& path : job.data.files) {
+    if (tokenizer && warn) warn_of_format(path);
     if (!tokenizer) {
       tokens->add_file(path, job.data.token_type == "uint16" ? 2 : 4);
     } else if (job.data.tokenizer == "bytes") {
@@ -76,7 +108,7 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
 
 }  // namespace
 
-Data open_tokens(const job::Job& job, bool warn) {
+Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
   const auto tokenizer = job.data.text.empty() ? nullptr : make_tokenizer(job.data.tokenizer);
   const auto tokens = load(job, tokenizer.get(), warn);
   const auto windows = (tokens->size() - 1) / job.data.sequence;
@@ -89,18 +121,13 @@ Data open_tokens(const job::Job& job, bool warn) {
   }
   Data data;
   data.vocab = tokenizer ? tokenizer->vocab() : 0;
-  auto given = job.model.values.contains("vocab") ? job.model.integer("vocab") : 0;
-  for (const auto& field : job.model.fields) {
-    if (field.name == "tokens") given = field.classes;
-  }
-  const auto vocab = given > 0 ? given : data.vocab;
+  const auto ids = smallest_limit(job, limit, data.vocab);
   const auto trained = windows - held_out;
   data.fields = {"tokens", "labels"};
-  data.training = std::make_unique<Windows>(tokens, job, vocab, Range{0, trained},
-                                            make_sampler(job));
+  data.training = std::make_unique<Windows>(tokens, job, ids, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_out / job.batch.global;
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_out},
+    data.validation.data = std::make_unique<Windows>(tokens, job, ids, Range{trained, held_out},
                                                      sequential);
   }
   return data;

@@ -282,6 +282,19 @@ TEST_CASE("token files that are damaged, or of another size or vocabulary, are r
         fmt::format("[data] token ids must be below model.vocab = 256, but token 3 of {} is 400",
                     path));
   CHECK(message("sequence = 4", "vocab = 401") == "nothing was thrown");
+  const auto limited = [&](int64_t rows) {
+    return error_of([&] {
+      const auto job = job_of(folder, "tokens = [\"a.bin\"]\nsequence = 4", "gpt", "vocab = 401");
+      data::open_data(job, {}, {rows, "the rows of parameter w"}).training->at(1, {0, 1});
+    });
+  };
+  CHECK(limited(401) == "nothing was thrown");
+  CHECK(limited(500) == "nothing was thrown");
+  CHECK(
+      limited(400) ==
+      fmt::format("[data] token ids must be below the rows of parameter w = 400, but token 3 of {} "
+                  "is 400",
+                  path));
   CHECK(message("sequence = 5", "vocab = 401") ==
         "[data] data must hold at least one sample of data.sequence + 1 = 6 tokens for training, "
         "but it holds 5 tokens");

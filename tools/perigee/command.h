@@ -54,6 +54,12 @@ std::string read_file(const std::string& path);
 // build folder, or share/perigee of an installation.
 std::string shipped_folder(const std::string& name);
 
+// Returns how the user calls the command: "perigee" where that is on the PATH, else as it was typed.
+std::string command_name();
+
+// Logs that a file was written, and its size.
+void log_written(const std::string& path);
+
 // Each adds its subcommands; the chosen one's callback sets `action`.
 void add_core_commands(CLI::App& app, Action& action);  // mesh, schedule, lua
 void add_solve_command(CLI::App& app, Action& action);

@@ -2,12 +2,15 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/fail.h"
+#include "base/log_format.h"
+#include "base/text/bytes.h"
 #include "command.h"
 
 namespace perigee::command {
@@ -53,6 +56,26 @@ void write_result(const OutputOptions& options, const std::string& text) {
   throw Error(
       Status::failed, "command",
       fmt::format("the result must be written to {}, but: {}", options.file, std::strerror(why)));
+}
+
+std::string command_name() {
+  std::string typed;  // up to the first NUL
+  std::getline(std::ifstream("/proc/self/cmdline"), typed, '\0');
+  if (typed.find('/') == std::string::npos) return "perigee";
+  std::istringstream folders(std::getenv("PATH") ? std::getenv("PATH") : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    std::error_code missing;
+    const auto found = fs::path(folder) / "perigee";
+    if (!fs::exists(found, missing)) continue;
+    return fs::equivalent(found, typed, missing) ? "perigee" : typed;
+  }
+  return typed;
+}
+
+void log_written(const std::string& path) {
+  std::error_code ignored;
+  const auto bytes = fs::file_size(path, ignored);
+  log::info("wrote {}{}", path, ignored ? "" : fmt::format(" ({})", bytes_text(double(bytes))));
 }
 
 std::string shipped_folder(const std::string& name) {

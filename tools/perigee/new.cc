@@ -1,7 +1,9 @@
-// perigee new: a folder to start from, copied from the files of runtime/.
+// perigee new: a folder to start from, copied from the files of runtime/ and strategies/.
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/fail.h"
@@ -15,8 +17,11 @@ namespace fs = std::filesystem;
 // The files of a new folder, by the kind of its model, and how to go on.
 struct Start {
   std::vector<std::string> files;  // files and folders of runtime/; of a folder its content
-  std::string text;                // {0}: the new folder
+  std::string text;                // {0}: the new folder, {1}: the command
 };
+
+// The text that the job trains on until the user has another one.
+constexpr const char* kText = "data/jargon.txt";  // of strategies/
 
 const std::map<std::string, Start>& starts() {
   static const std::map<std::string, Start> all = {
@@ -26,23 +31,37 @@ const std::map<std::string, Start>& starts() {
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.cc       a model plugin, and CMakeLists.txt to build it\n"
-        "Start with: perigee train {0}/job.toml\n"}},
+        "  text.txt       the text that it learns: the Jargon File\n"
+        "Start with: {1} train {0}/job.toml\n"}},
       {"pytorch",
        {{"new_pytorch", "new/strategy.lua", "export.py"},
         "{0} holds\n"
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.py       a model in PyTorch, and export.py, which writes it as an archive\n"
-        "Start with: python3 {0}/model.py && perigee train {0}/job.toml\n"}},
+        "  text.txt       the text that it learns: the Jargon File\n"
+        "Start with: python3 {0}/model.py && {1} train {0}/job.toml\n"}},
   };
   return all;
 }
 
+// Settings for editors with lua-language-server: the types of Perigee's modules.
+void write_editor_settings(const fs::path& folder, const std::string& runtime,
+                           std::error_code& error) {
+  const nlohmann::json settings = {{"runtime.version", "LuaJIT"},
+                                   {"workspace.library", {runtime}},
+                                   {"workspace.checkThirdParty", false}};
+  std::ofstream file(folder / ".luarc.json");
+  file << settings.dump(2) << "\n";
+  if (!file.flush()) error = std::make_error_code(std::errc::io_error);
+}
+
 int run(const std::string& folder, const std::string& from) {
-  const auto templates = shipped_folder("runtime");
-  if (templates.empty())
+  const auto templates = shipped_folder("runtime"), strategies = shipped_folder("strategies");
+  if (templates.empty() || strategies.empty())
     fail("command",
-         "perigee new copies files of runtime, but runtime is not beside the command: reinstall");
+         "perigee new copies files of runtime and strategies, but they are not beside the command: "
+         "reinstall");
   std::error_code error;
   if (fs::exists(folder) && !fs::is_empty(folder, error)) {
     fail("command", "perigee new makes a new folder, but {} exists and is not empty", folder);
@@ -55,11 +74,13 @@ int run(const std::string& folder, const std::string& from) {
     fs::copy(path, fs::is_directory(path) ? fs::path(folder) : fs::path(folder) / path.filename(),
              fs::copy_options::recursive, error);
   }
+  if (!error) fs::copy_file(fs::path(strategies) / kText, fs::path(folder) / "text.txt", error);
+  if (!error) write_editor_settings(folder, templates, error);
   if (error) {
     throw Error(Status::failed, "command",
                 fmt::format("{} must be written, but: {}", folder, error.message()));
   }
-  write_result({}, fmt::format(fmt::runtime(start.text), folder));
+  write_result({}, fmt::format(fmt::runtime(start.text), folder, command_name()));
   return 0;
 }
 

@@ -4,10 +4,12 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "base/fail.h"
-#include "base/log.h"
+#include "base/log_format.h"
+#include "base/text/utf8.h"
 #include "command.h"
 #include "crash.h"
 #include "host.h"
@@ -16,6 +18,9 @@
 #include "task.h"
 
 namespace perigee::command {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 volatile std::sig_atomic_t stop_asked = 0;
@@ -115,6 +120,19 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
+// Logs where the run's results are, and which commands show them.
+void log_next(const std::string& job, const job::Job& trained) {
+  const auto place = job::place_from_environment();
+  if (place && place->rank != 0) return;
+  const auto& run = trained.train.output;
+  const auto command = command_name();
+  log::info("next: {} plan {} --report plan.html -o plan.json", command, job);
+  std::error_code none;
+  if (!fs::exists(fs::path(run) / "checkpoints", none)) return;
+  log::info("next: {} export {} -o weights.safetensors", command, run);
+  if (!trained.data.text.empty()) log::info("next: {} sample {} --prompt \"...\"", command, job);
+}
+
 // Throws Error for hosts that come and go, which only training survives.
 void require_fixed_hosts(const JobOptions& options) {
   if (options.least_nodes == options.nodes) return;
@@ -175,6 +193,7 @@ void add_train(CLI::App& app, Action& action) {
       if (!options->trace.empty()) {
         task.trace = [to = OutputOptions{.file = options->trace}](const std::string& trace) {
           write_result(to, trace);
+          log::info("wrote the trace of a step, {}: ui.perfetto.dev shows it", to.file);
         };
       }
       task.overwrite = options->overwrite;
@@ -200,8 +219,10 @@ void add_train(CLI::App& app, Action& action) {
       };
       // A restart resumes; before the first checkpoint it begins anew.
       const auto go_on = [&task] { task.resume = task.overwrite = true; };
-      return run_ranks(options->job, task, train, "steps after the last checkpoint are discarded",
-                       go_on);
+      const int status = run_ranks(options->job, task, train,
+                                   "steps after the last checkpoint are discarded", go_on);
+      if (status == 0 && options->job.node_rank <= 0) log_next(options->job.file, task.job);
+      return status;
     };
   });
 }
@@ -312,13 +333,30 @@ void add_sample(CLI::App& app, Action& action) {
   sub->callback([options, &action] {
     action = [options] {
       const auto task = make_task(options->job, std::nullopt);
-      torch_host().sample(task, options->sample, [](std::string_view text) {
+      Utf8Stream valid;  // tokens may end within a character, or make none
+      const auto print = [](const std::string& text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::fflush(stdout);
-      });
+      };
+      torch_host().sample(task, options->sample,
+                          [&](std::string_view text) { print(valid.add(text)); });
+      print(valid.end());
       return 0;
     };
   });
+}
+
+// Throws Error for a file whose name promises another format than the one that export writes.
+void require_safetensors(const std::string& file) {
+  const auto ending = fs::path(file).extension().string();
+  for (const char* other :
+       {".gguf", ".ggml", ".pt", ".pth", ".pt2", ".bin", ".onnx", ".npz", ".h5"}) {
+    if (ending != other) continue;
+    fail("command",
+         "perigee export writes safetensors, but {} names a file of another format: end it in "
+         ".safetensors, or write a folder of Hugging Face (--hf), which converters read",
+         file);
+  }
 }
 
 void add_export(CLI::App& app, Action& action) {
@@ -353,11 +391,14 @@ void add_export(CLI::App& app, Action& action) {
   sub->callback([options, &action] {
     action = [options] {
       if (options->folder.folder.empty()) {
+        require_safetensors(options->file);
         torch_host().export_weights(options->folder.checkpoint, options->file);
+        log_written(options->file);
         return 0;
       }
       options->folder.shard_bytes = static_cast<int64_t>(options->shard_bytes);
       torch_host().export_folder(options->folder);
+      log::info("wrote the folder {}", options->folder.folder);
       return 0;
     };
   });

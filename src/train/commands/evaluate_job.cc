@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "train/output/run_folder.h"
 #include "train/run/loop.h"
+#include "train/step/token_input.h"
 
 namespace perigee::train {
 
@@ -23,7 +24,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   trainer.load(from);
   auto division = data::division_of(shared.plan);
   division.warn = session.communicator->rank() == 0;
-  auto data = data::open_data(session.job, division);
+  auto data = data::open_data(session.job, division, id_limit(shared.training));
   if (data.validation.batches == 0) {
     fail("data",
          "evaluation needs a held-out global batch, but data.validation = {} leaves none: raise "

@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
+#include "base/phases.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "train/commands/gradient_check.h"
@@ -25,6 +26,7 @@
 #include "train/ranks/wait_for_work.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
+#include "train/step/token_input.h"
 #include "train/task/open_model.h"
 
 namespace perigee::train {
@@ -143,6 +145,8 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   }
 
   // The plan, on every rank.
+  log::Phases phases(root && job.train.progress);
+  phases.begin("planning ...");
   const auto plan_text = root ? resumed_plan(task, *folder, communicator.world()) : std::string();
   std::shared_ptr<const ModelSource> source;
   Strategy strategy;  // on rank 0
@@ -158,6 +162,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   }
 
   // The rank's program, tensors and data.
+  phases.begin("compiling the program ...");
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
   auto& trainer = *session.trainer;
   auto division = data::division_of(shared.plan);
@@ -165,15 +170,22 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   data::Data data;
   int64_t first = 1;         // the first step
   std::string state = "{}";  // of the checkpoint
+  phases.begin(job.data.text.empty() ? "opening the data ..." : "tokenizing the text ...");
   wait_for_work(*all, job, [&] {
-    data = data::open_data(job, division);
+    data = data::open_data(job, division, id_limit(shared.training));
     if (checkpoint.empty()) return;
+    phases.begin(fmt::format("loading {} ...", checkpoint));
     const checkpoint::Checkpoint from(checkpoint);
     trainer.load(from);
     first = from.info().step + 1;
     state = from.info().state;
   });
-  if (checkpoint.empty()) initialise(trainer, source.get());
+  if (checkpoint.empty()) {
+    phases.begin(job.train.weights.empty() ? "initialising the weights ..."
+                                           : "loading the weights ...");
+    initialise(trainer, source.get());
+  }
+  phases.end();
   source.reset();
   if (task.trace) {
     trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
@@ -189,6 +201,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   if (copies_checkpoints(job)) checkpoints.reserve(job.train.checkpoint_every);
   LoopHooks hooks;
   hooks.stop = stop;
+  hooks.tokens_of_sample = tokens_of_sample(shared.training);
   if (shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given) {
     hooks.before = [&](int64_t step) {
       const auto scale = root ? strategy.ask("loss_scale", step) : 0;

@@ -159,7 +159,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     metrics.transient = judgement.transient;
     if (!judgement.reason.empty()) metrics.bad_samples = data.indices(step, {0, job.batch.global});
     metrics.samples = job.batch.global;
-    metrics.tokens = job.model.values.contains("vocab") ? job.batch.global * job.data.sequence : 0;
+    metrics.tokens = job.batch.global * hooks.tokens_of_sample;
     metrics.step_s = times.back();
     metrics.tokens_per_s = double(metrics.tokens) / times.back();
     metrics.peak_bytes = exchange.peak_bytes();

@@ -17,6 +17,7 @@
 namespace perigee::train {
 
 struct LoopHooks {
+  int64_t tokens_of_sample = 0;  // 0: samples have no tokens
   // Every rank, before each step.
   std::function<void(int64_t step)> before = [](int64_t) {};
   // Called on every rank after each step; if it returns true on any, all ranks stop there.

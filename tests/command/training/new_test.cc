@@ -1,10 +1,13 @@
 // The folders of `perigee new` and the shipped jobs train as they are.
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/command/support.h"
 
 using namespace perigee::test;
+using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
 TEST_CASE("the folder that new makes trains") {
@@ -30,6 +33,78 @@ TEST_CASE("the folder that new makes for PyTorch trains the model that it export
   INFO(ran.err);
   CHECK(ran.status == 0);
   CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
+}
+
+TEST_CASE(
+    "a model of the user's reports tokens, and names the table that ids of another tokenizer "
+    "exceed") {
+  Folder folder;
+  const auto made = folder / "mine";
+  REQUIRE(run("new --from pytorch " + made).status == 0);
+  fs::copy("tests/capture/exported/fixtures/other/new.pt2", made + "/model.pt2");
+  folder.write("text.txt", std::string(4000, 'a') + std::string(4000, 'b'));
+  folder.write("texts.jsonl", std::string(4000, 'a'));
+  const auto train = [&](const std::string& more) {
+    return run("train " + made + "/job.toml --set data.text=" + (folder / "text.txt") +
+                   " --set train.steps=2 --set train.output=" + (folder / "run") + " --overwrite " +
+                   more,
+               {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}});
+  };
+  const auto good = train("");
+  INFO(good.err);
+  CHECK(good.status == 0);
+  CHECK_THAT(good.err, Contains(" tokens/s") && !Contains("samples/s"));
+  const auto other = train("--set data.tokenizer=strategies/data/jargon.model");
+  CHECK(other.status == 2);
+  CHECK_THAT(other.err, Contains("token ids must be below the rows of parameter") &&
+                            Contains("= 256") && Contains("text.txt"));
+  CHECK_THAT(train("--set data.text=" + (folder / "texts.jsonl")).err,
+             Contains("texts.jsonl is JSON") && Contains("texts alone"));
+}
+
+TEST_CASE("train ends with the commands that show its results, as they are typed") {
+  Folder folder;
+  How how{.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()};
+  REQUIRE(run("new mine", how).status == 0);
+  const auto ran = run("train mine/job.toml --set train.steps=2 --trace t.json", how);
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  CHECK_THAT(ran.err, Contains("wrote the trace of a step, t.json"));
+  std::istringstream lines(ran.err);
+  int commands = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("next: ")) continue;
+    ++commands;
+    const auto command = "HERE=" + folder.path() + "; cd $HERE; " + line.substr(6);
+    const auto shown = Process({"/bin/bash", "-c", command}, how).wait();
+    INFO(command << "\n" << shown.err);
+    CHECK(shown.status == 0);
+  }
+  CHECK(commands == 3);
+  CHECK(fs::exists(folder / "plan.html"));
+  CHECK(fs::exists(folder / "weights.safetensors"));
+  // The bytes of a model that has learnt nothing are shown as valid text.
+  const auto text = run("sample mine/job.toml --tokens 200 --temperature 3", how).out;
+  CHECK_NOTHROW(nlohmann::json(text).dump());
+  CHECK_THAT(run("export runs/new -o x.gguf", how).err, Contains("x.gguf") && Contains("--hf"));
+  CHECK_FALSE(fs::exists(folder / "x.gguf"));
+}
+
+TEST_CASE("the phases of a start are shown on a terminal") {
+  Folder folder;
+  How how{.environment = {{"XDG_CACHE_HOME", folder / "cache"}},
+          .folder = folder.path(),
+          .columns = 80};
+  REQUIRE(run("new mine", how).status == 0);
+  const auto ran = run("train mine/job.toml --set train.steps=2", how);
+  REQUIRE(ran.status == 0);
+  size_t at = 0;
+  for (const std::string phase :
+       {"planning", "compiling", "tokenizing", "initialising", "step 2/2"}) {
+    INFO(phase << "\n" << ran.err);
+    at = ran.err.find(phase, at);
+    REQUIRE(at != std::string::npos);
+  }
 }
 
 TEST_CASE("every shipped job trains") {
