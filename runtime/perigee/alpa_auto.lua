@@ -36,7 +36,7 @@ function M.plan(draft, given, o)
     layers = o.layers, tolerance = given.AutoLayerOption.eps, microbatches = pipe.num_micro_batches,
     submeshes = submeshes == "manual" and auto.manually_specified_submeshes or submeshes, views = views,
     choose = {}, schedule = o.schedule, profile = auto.layer_profile_mode,
-    imbalance = auto.stage_imbalance_tolerance, forbid = draft.forbid,
+    imbalance = auto.stage_imbalance_tolerance, estimated = auto.use_hlo_cost_model or nil, forbid = draft.forbid,
     file = auto.cached_profile_result and draft:beside(auto.cached_profile_result) or nil,
   }
 end

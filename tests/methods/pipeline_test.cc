@@ -1,8 +1,11 @@
 // The stage boundaries that pipeline_parallel chooses.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "methods/parallel/planned_stages.h"
 
 namespace perigee::methods {
 namespace {
@@ -55,6 +58,46 @@ TEST_CASE("cuts minimise the largest work of a part, or within a tolerance the s
   CHECK_THROWS_WITH(starts_of(g, R"({"tolerance": -1})"), Contains("must be at least 0"));
   CHECK_THROWS_WITH(starts_of(g, R"({"tolerance": 1, "starts": ["blocks.1"]})"),
                     Contains("either starts or tolerance says where parts begin"));
+}
+
+TEST_CASE("parts consist of whole layers, which are clusters of ops") {
+  // Work 4, 4, 1, 1; three layers of at most 1.5 times their share begin where fewest bytes are read.
+  const auto g = model({64, 64, 64, 16, 64});
+  CHECK(starts_of(g, R"({"layers": 3, "part_layers": [1, 2]})") == Starts{"blocks.1"});
+  CHECK(starts_of(g, R"({"layers": 3, "part_layers": [2, 1]})") == Starts{"blocks.3"});
+  CHECK(starts_of(g, R"({"layers": 2, "tolerance": 0.8})") == Starts{"blocks.3"});
+  CHECK(starts_of(g, R"({"layers": 4, "tolerance": 1})") == Starts{"blocks.2"});
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 3})"),
+                    Contains("layers must divide over 2 parts, or part_layers must say"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 3, "part_layers": [1, 1]})"),
+                    Contains("2 numbers above 0 with the sum 3 of layers, but got [1, 1]"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 3, "part_layers": [3, 0]})"), Contains("above 0"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"part_layers": [1, 1]})"), Contains("requires layers"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 2, "balance": "work"})"),
+                    Contains("either layers or balance says where parts begin"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 2, "starts": ["blocks.1"]})"),
+                    Contains("either starts or layers says where parts begin"));
+  CHECK_THROWS_WITH(starts_of(g, R"({"layers": 2, "tolerance": 0})"),
+                    Contains("raise the tolerance"));
+}
+
+TEST_CASE("planned stages have the ops of their parts and their microbatches in flight") {
+  const auto g = model({64, 64, 64, 16, 64});
+  const auto stages_of = [&](const std::string& schedule, int64_t stages, int64_t microbatches) {
+    const auto strategy = from_json(Json::parse(fmt::format(R"([["parallel_mode", [["pipe", {}]]],
+                                    ["pipeline_parallel", {{"schedule": "{}"}}],
+                                    ["gradient_accumulation", {{"microbatches": {}}}]])",
+                                                            stages, schedule, microbatches)),
+                                    "test");
+    const auto plan = make_plan(strategy, {.graph = &g, .global_batch = 8, .world = stages});
+    return planned_stages(g, plan);
+  };
+  using Numbers = std::vector<double>;
+  CHECK(stages_of("1f1b", 4, 8).in_flight == Numbers{4, 3, 2, 1});
+  CHECK(stages_of("1f1b", 4, 2).in_flight == Numbers{2, 2, 2, 1});
+  CHECK(stages_of("gpipe", 2, 4).in_flight == Numbers{4, 4});
+  CHECK(stages_of("1f1b", 4, 8).of_node == std::vector<int>{0, 1, 2, 3, 3});
+  CHECK(stages_of("1f1b", 1, 8).in_flight.empty());
 }
 
 TEST_CASE("parallel_mode forbids only collectives that a plan can avoid") {

@@ -203,8 +203,8 @@ Module solver_module() {
           "zero2, fsdp or checkpoint), schedule, methods (a list that every plan has), profile "
           "(`composition`, or `individual`: stages cost the sum of their layers), imbalance (no "
           "stage has more than 1 + imbalance times the work that its share of the devices has), "
-          "forbid (parallel_mode's), file (the table is read from it, or written to it if it does "
-          "not exist; it is never replaced; "
+          "forbid (parallel_mode's), estimated (true: measured times are ignored), file (the table "
+          "is read from it, or written to it if it does not exist; it is never replaced; "
           "formats/stages.md) and most (sequences that are simulated; default 6)"}},
         "table?, string?",
         "Finds stages for the job's model: clusters its ops into layers, has the exact solver "

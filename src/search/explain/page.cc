@@ -16,6 +16,7 @@
 #include "schedule/schedule.h"
 #include "search/explain/html.h"
 #include "search/explain/time_line.h"
+#include "search/stages/describe_stages.h"
 #include "simulate/memory_kinds.h"
 #include "simulate/op_table.h"
 #include "simulate/report.h"
@@ -58,7 +59,7 @@ class Page {
 
   std::string text() {
     return html::begin(c_.title + ": plan") + head() + mesh() + stages() + memory() + schedule() +
-           layers() + ops() + decisions() + others() + html::end();
+           layers() + ops() + decisions() + stage_table() + others() + html::end();
   }
 
  private:
@@ -369,9 +370,40 @@ class Page {
   std::string decisions() const {
     Table table{{"by", "decision"}, {false, false}, {}};
     for (const auto& decision : c_.plan.decisions) {
+      if (c_.stages && decision.by == kStageTable) continue;  // a section of its own
       table.rows.push_back({decision.by, decision.sentence});
     }
     return section("Decisions", html::to_html(table));
+  }
+
+  // The stages and submeshes that were considered.
+  std::string stage_table() const {
+    if (!c_.stages) return "";
+    const auto& found = *c_.stages;
+    Table table{{"layers", "submesh", "data", "tensor", "cost", "peak", "in", "out", "temporary",
+                 "available", "stages after it", "chosen"},
+                {false, false, true, true, true, true, true, true, true, true, true, false},
+                {}};
+    for (size_t r = 0; r < found["rows"].size(); ++r) {
+      const auto& row = found["rows"][r];
+      const auto& submesh = found["submeshes"][row["submesh"].get<size_t>()];
+      const auto count = [](const nlohmann::json& n) { return std::to_string(n.get<int64_t>()); };
+      const auto bytes = [&](const char* name) { return bytes_text(row[name].get<double>()); };
+      const auto& chosen = found["stages"];
+      const auto stage = std::ranges::find(chosen, nlohmann::json(r)) - chosen.begin();
+      table.rows.push_back({count(row["first"]) + ".." + count(row["last"]),
+                            count(submesh["hosts"]) + " x " + count(submesh["devices"]),
+                            count(submesh["data"]), count(submesh["tensor"]),
+                            simulate::seconds_text(row["cost"].get<double>()), bytes("peak"),
+                            bytes("in"), bytes("out"), bytes("temporary"), bytes("available"),
+                            count(row["max_successors"]),
+                            stage < std::ssize(chosen) ? "stage " + std::to_string(stage) : ""});
+    }
+    return section("Stages considered",
+                   paragraph("cost: of a microbatch's forward and backward pass; memory with one "
+                             "microbatch in flight",
+                             "note") +
+                       html::to_html(table));
   }
 
   std::string others() const {

@@ -19,11 +19,13 @@ struct PageContent {
   const simulate::Simulation& simulation;  // with runs
   simulate::OpCosts& costs;
   const Found* found = nullptr;  // of the strategy "auto"; nullptr: nothing was searched
+  // A result of plan_stages, whose stages the plan has; nullptr: none.
+  const nlohmann::json* stages = nullptr;
 };
 
 // Returns the page: the mesh, stages, memory by kind, the time line of the schedule, placements per
-// layer, costs by op, the plan's decisions, and other candidates. All names are escaped; the same
-// content gives the same bytes.
+// layer, costs by op, the plan's decisions, the table of stages, and other candidates. All names are
+// escaped; the same content gives the same bytes.
 std::string to_html(const PageContent& content);
 
 }  // namespace perigee::search

@@ -59,8 +59,8 @@ std::vector<std::string> choices_of(const Options& options) {
 Options read_options(const json& given) {
   Options options;
   const std::vector<std::string> known = {
-      "layers",  "tolerance", "microbatches", "submeshes", "views",     "choose", "schedule",
-      "methods", "file",      "most",         "profile",   "imbalance", "forbid"};
+      "layers",  "tolerance", "microbatches", "submeshes", "views",     "choose",    "schedule",
+      "methods", "file",      "most",         "profile",   "imbalance", "estimated", "forbid"};
   for (const auto& [key, value] : given.items()) {
     try {
       if (key == "layers") {
@@ -94,6 +94,8 @@ Options read_options(const json& given) {
         options.rules.imbalance = value.get<double>();
       } else if (key == "forbid") {
         for (const auto& each : value) options.rules.forbid.push_back(each.get<std::string>());
+      } else if (key == "estimated") {
+        value.get<bool>();  // StagesRequest::seconds reads it
       } else {
         fail("stages", "options are {}, but got \"{}\"{}", fmt::join(known, ", "), key,
              did_you_mean(key, known));

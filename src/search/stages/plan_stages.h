@@ -26,12 +26,12 @@ struct StagesRequest {
 // first), `tolerance` (LayerCuts), `microbatches`, `submeshes` (SubmeshSpace::physical, or a list
 // of {hosts, devices}), `views` (SubmeshSpace::logical), `choose` (of auto_sharding; by default
 // storage and recompute, unless one of `methods` is zero1, zero2, fsdp or checkpoint), `schedule`,
-// `methods` (a list that every plan has), `profile`, `imbalance` and `forbid` (StageRules), `file`
-// (of the table: read where it exists, else written) and `most` (sequences that are simulated).
-// Returns {submesh_choices, layers, rows, text (the table), judged: [{stages, predicted, seconds |
-// refused}], stages (rows of the chosen sequence), strategy, seconds, lower_bound}. `stages` count
-// rows from 0. Throws Error: for unknown options, a file of another model or space, and with
-// Status::infeasible where no sequence fits.
+// `methods` (a list that every plan has), `profile`, `imbalance` and `forbid` (StageRules),
+// `estimated` (for StagesRequest::seconds), `file` (of the table: read where it exists, else
+// written) and `most` (sequences that are simulated). Returns {submesh_choices, layers, rows, text
+// (the table), judged: [{stages, predicted, seconds | refused}], stages (rows of the chosen
+// sequence), strategy, seconds, lower_bound}. `stages` count rows from 0. Throws Error: for unknown
+// options, a file of another model or space, and with Status::infeasible where no sequence fits.
 nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
 
 }  // namespace perigee::search

@@ -1,8 +1,10 @@
 #include "train/commands/plan_job.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "compile/compile.h"
+#include "search/stages/describe_stages.h"
 #include "simulate/report.h"
 #include "simulate/simulate.h"
 #include "simulate/utilisation.h"
@@ -53,8 +55,14 @@ SimulateResult simulate_job(const Task& task) {
       programs, planned.plan.mesh, costs,
       {.intervals = task.simulate_trace, .stage_axis = planned.plan.pipeline.axis});
   const auto used = simulate::utilisation(graph, planned.plan, cluster, simulation.step_seconds);
+  auto document = simulate::to_json(simulation, programs, cluster, used);
+  if (planned.stages) {
+    auto more = nlohmann::json::parse(document);
+    more["stages"] = search::table_json(*planned.stages);
+    document = more.dump(1) + "\n";
+  }
   return {simulate::to_text(simulation, programs, cluster, used) + advice_of(planned, task),
-          simulate::to_json(simulation, programs, cluster, used),
+          std::move(document),
           task.simulate_trace ? simulate::chrome_trace(simulation, programs) : std::string()};
 }
 

@@ -14,7 +14,6 @@
 #include "search/explain/chosen.h"
 #include "search/explain/explain.h"
 #include "search/explain/features.h"
-#include "search/stages/plan_stages.h"
 #include "search/trials.h"
 #include "simulate/report.h"
 #include "train/plan/ask_devices.h"
@@ -366,32 +365,6 @@ json AutoPlanner::plan_of(const json& strategy, const lua::Defined& defined) {
   plan::Plan plan;
   make(strategy, defined, recorded_.traces(), plan);
   return json::parse(plan::print(plan));
-}
-
-json AutoPlanner::stage_table(const json& options, const lua::Defined& defined) {
-  // A strategy function is called a second time where the plan needs a capture at another size.
-  auto& known = stages_[options.dump()];
-  if (!known.is_null()) return known;
-  search::StagesRequest asked;
-  asked.cluster = cluster_.name;
-  const auto per_host = cluster_.links.size() > 1 ? std::min(cluster_.links.front().ranks, world_)
-                                                  : world_;
-  asked.devices_per_host = world_ % per_host == 0 ? per_host : world_;
-  asked.hosts = world_ / asked.devices_per_host;
-  asked.global_batch = job_.batch.global;
-  asked.request = [&](int64_t samples) {
-    auto request = method_request();
-    request.graph = &source_->at(samples, job_.train.forward_only).graph;
-    request.samples = samples;
-    ask_devices(request, job_, [this](int64_t) { return cluster_; },
-                {std::shared_ptr<void>(), &recorded_.traces()});
-    return request;
-  };
-  asked.seconds = [&](const json& strategy) {
-    return estimate(strategy, json::object(), defined)["seconds"].get<double>();
-  };
-  known = search::plan_stages(options, asked);
-  return known;
 }
 
 }  // namespace perigee::train

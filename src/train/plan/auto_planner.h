@@ -37,6 +37,9 @@ class AutoPlanner : public lua::Planner {
   std::shared_ptr<search::Found> explain(const methods::StrategySpec& strategy, plan::Plan plan,
                                          const graph::Graph& graph);
 
+  // Returns the search for stages of this planner whose stages the strategy has; nullptr: none.
+  std::shared_ptr<const nlohmann::json> stages_of(const methods::StrategySpec& strategy) const;
+
   nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most,
                             const lua::Defined& defined) override;
@@ -69,7 +72,7 @@ class AutoPlanner : public lua::Planner {
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
                             plan::Plan& plan, compile::TraceSource& traces) const;
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,
-                          const search::MemoryModel& model = {});
+                          const search::Pins& pins = {});
 
   std::shared_ptr<const ModelSource> source_;
   const job::Job& job_;
@@ -85,7 +88,9 @@ class AutoPlanner : public lua::Planner {
   std::map<std::string, nlohmann::json> candidates_;        // by pins and number
   std::map<std::string, nlohmann::json> estimates_of_;      // by strategy and pins
   std::map<std::string, nlohmann::json> searches_;          // by pins and options
-  std::map<std::string, nlohmann::json> stages_;            // by options of stage_table
+  // Results of stage_table: in order, and by options.
+  std::vector<std::shared_ptr<const nlohmann::json>> stages_made_;
+  std::map<std::string, std::shared_ptr<const nlohmann::json>> stages_;
 };
 
 }  // namespace perigee::train

@@ -17,25 +17,26 @@ namespace perigee::train {
 using nlohmann::json;
 
 json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& plan,
-                           const search::MemoryModel& model) {
-  simulate::OpCosts costs(cluster_, recorded_.times());
+                           const search::Pins& pins) {
+  simulate::OpCosts costs(cluster_, times(pins));
   const auto simulation = simulate::simulate(programs, plan.mesh, costs,
                                              {.stage_axis = plan.pipeline.axis});
   const auto prediction = compile::predict_memory(programs);
   return {{"seconds", simulation.step_seconds},
           {"bubble_ratio", simulation.bubble_ratio},
           {"measured_share", simulation.measured_share},
-          {"peak_bytes", search::peak_bytes(model, programs, plan, prediction)}};
+          {"peak_bytes", search::peak_bytes(pins.model, programs, plan, prediction)}};
 }
 
 json AutoPlanner::estimate(const json& strategy, const json& pins, const lua::Defined& defined) {
   // The same in a second call of the strategy function, unless times were measured meanwhile.
   auto& known = estimates_of_[strategy.dump() + pins.dump()];
   if (known.is_null()) {
-    use_devices(search::parse_pins(pins));
+    const auto parsed = search::parse_pins(pins);
+    use_devices(parsed);
     plan::Plan plan;
     const auto programs = compile(strategy, defined, plan, recorded_.traces());
-    known = describe(programs, plan, search::parse_pins(pins).model);
+    known = describe(programs, plan, parsed);
   }
   return known;
 }

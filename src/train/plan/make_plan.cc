@@ -9,6 +9,7 @@
 #include "methods/method.h"
 #include "methods/placed.h"
 #include "search/search.h"
+#include "search/stages/describe_stages.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/ask_devices.h"
 #include "train/plan/auto_planner.h"
@@ -75,7 +76,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
                                       job.train.forward_only);
     auto plan = found->plan;
     return {std::move(source),  captured,         std::move(plan), job,
-            /*predicted=*/true, std::move(found), nullptr,         strategy};
+            /*predicted=*/true, std::move(found), nullptr,         nullptr, strategy};
   }
   auto job_values = train::job_json(job);
   if (request.world_given) job_values["cluster"]["ranks"] = request.world;
@@ -119,14 +120,19 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
             fitted.batch.global);
       }
       std::shared_ptr<const search::Found> explained;
+      std::shared_ptr<const nlohmann::json> stages;
       if (planner && !resolved.plan) {
         if (auto found = planner->explain(resolved, plan, captured.graph)) {
           plan.decisions = found->plan.decisions;
           explained = std::move(found);
         }
+        if ((stages = planner->stages_of(resolved))) {
+          auto rows = search::stage_decisions(*stages);
+          plan.decisions.insert(plan.decisions.end(), rows.begin(), rows.end());
+        }
       }
       return {std::move(source),   captured, std::move(plan),      std::move(fitted),
-              /*predicted=*/false, nullptr,  std::move(explained), strategy};
+              /*predicted=*/false, nullptr,  std::move(explained), std::move(stages), strategy};
     }
     if (tries == 2) {
       fail("plan",

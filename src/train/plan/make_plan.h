@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "capture/capture.h"
@@ -32,6 +33,8 @@ struct PlannedJob {
   std::shared_ptr<const search::Found> found;  // by the strategy "auto", else nullptr
   // Of a strategy function that took a plan of its searches; else nullptr.
   std::shared_ptr<const search::Found> explained;
+  // The search for stages that a strategy function took the stages from (search/stages); else nullptr.
+  std::shared_ptr<const nlohmann::json> stages;
   Strategy strategy;  // may observe the training
 };
 

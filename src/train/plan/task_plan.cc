@@ -144,7 +144,8 @@ std::string page_of(const PlannedJob& planned, const job::Job& job,
                           .programs = programs,
                           .simulation = simulation,
                           .costs = costs,
-                          .found = planned.found ? planned.found.get() : planned.explained.get()});
+                          .found = planned.found ? planned.found.get() : planned.explained.get(),
+                          .stages = planned.stages.get()});
 }
 
 }  // namespace perigee::train

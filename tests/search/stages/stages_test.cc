@@ -11,7 +11,8 @@
 #include "search/stages/make_stage_table.h"
 #include "search/stages/plan_stages.h"
 #include "shard/solver/block_planner.h"
-#include "tests/search/support.h"
+#include "shard/solver/submesh_planner.h"
+#include "tests/search/stages/job.h"
 #include "tests/support/temporary_folder.h"
 
 namespace perigee::search {
@@ -146,34 +147,6 @@ TEST_CASE("clustering minimises the bytes between layers within a tolerance of t
   }
 }
 
-// A request for a chain of blocks on `world` devices of `memory` bytes.
-struct Job {
-  graph::Graph graph = chain({.blocks = 5, .batch = 8, .width = 64});
-  int64_t world = 4;
-  double memory = 1e9;
-
-  methods::PlanRequest request() const {
-    methods::PlanRequest request;
-    request.graph = &graph;
-    request.world = world;
-    request.device_bytes = [this](int64_t) { return memory; };
-    request.rates = [](const graph::Graph&, const plan::Plan& plan) {
-      methods::DeviceRates rates{.flops = 1e9, .bytes = 1e9, .host = 1e8, .links = {}};
-      for (const auto& axis : plan.mesh.axes) rates.links[axis.name] = 2e8;
-      return rates;
-    };
-    return request;
-  }
-
-  StageTableOptions options() const {
-    return {.cluster = "a test",
-            .microbatches = 4,
-            .layers = {"blocks.1", "blocks.3"},
-            .choose = {},
-            .views = submesh_choices({.hosts = 1, .devices = world, .samples = 8})};
-  }
-};
-
 TEST_CASE("the table has each range of layers on each view, with its cost and memory") {
   const Job job;
   const auto table = make_stage_table(job.request(), job.options());
@@ -195,7 +168,10 @@ TEST_CASE("the table has each range of layers on each view, with its cost and me
     CHECK(row.available == 1e9);
     CHECK(row.in == (row.first == 0 ? 0 : kActivation));
     CHECK(row.out == (row.last == 2 ? 0 : kActivation));
-    CHECK((row.receive > 0) == (row.first > 0 && table.views[row.view].ranks() < 4));
+    // Each rank of the batch receives its samples' activations and gradients over the pipeline.
+    const auto& view = table.views[row.view];
+    const double received = view.ranks() < 4 ? 2 * row.in / static_cast<double>(view.data) : 0;
+    CHECK(row.receive == Approx(received / 2e8));
   }
   // More layers cost more, and two ranks over the batch compute less each than one.
   CHECK(row_of(0, 1, 1, 1).cost > row_of(0, 0, 1, 1).cost);
@@ -230,6 +206,76 @@ TEST_CASE("a row's cost is that of the exact solver on the stage's submesh alone
     const shard::BlockPlanner planner(job.graph, plan, {0}, planned);
     CHECK(row.cost == Approx(planner.fit(job.memory)->cost / link));
   }
+}
+
+TEST_CASE("a row has as many successors as its microbatches in flight have memory for") {
+  Job job;
+  job.graph = chain({.blocks = 6, .batch = 8, .width = 64, .gelus = 4});
+  job.memory = 2.2e5;
+  auto options = job.options();
+  options.layers = {"blocks.1", "blocks.2", "blocks.4"};
+  options.choose = {"recompute"};
+  const auto table = make_stage_table(job.request(), options);
+  plan::Pipeline pipeline;
+  pipeline.axis = "pipe";
+  pipeline.starts = options.layers;
+  int limited = 0;
+  for (const auto& row : table.rows) {
+    const auto& view = table.views[row.view];
+    plan::Plan plan;
+    plan.graph_hash = table.graph_hash;
+    plan.mesh.axes = {{"tensor", view.tensor}, {"data", view.data}};
+    plan.microbatches = table.microbatches;
+    const double link = view.tensor > 1 ? 2e8 : 1e9;
+    shard::BlockPlanOptions planned;
+    planned.microbatches = 4;
+    planned.storage_axis = view.data > 1 ? "data" : "";
+    planned.store = planned.offload = false;
+    planned.storage_byte = link / 2e8;
+    planned.assignment.prices = {.per_flop = link / 1e9, .per_byte = link / 1e9};
+    planned.stages = methods::parts_of_nodes(job.graph, pipeline);
+    planned.trains = [](const graph::Input& input) { return input.trainable; };
+    const shard::SubmeshPlanner planner(job.graph, plan, {0}, planned);
+    const auto fitted = [&](int64_t in_flight) {
+      return planner.fit({row.first, row.last, static_cast<double>(in_flight)}, job.memory, {});
+    };
+    const auto most = std::min<int64_t>(row.max_successors + 1, table.microbatches);
+    const auto at_most = fitted(most);
+    REQUIRE(at_most);
+    CHECK(at_most->cost / link == Approx(row.cost));
+    if (row.max_successors >= std::min<int64_t>(4 - row.last, 4) - 1) continue;
+    ++limited;
+    const auto beyond = fitted(most + 1);
+    if (beyond) CHECK(beyond->cost > at_most->cost);
+  }
+  CHECK(limited > 0);
+}
+
+TEST_CASE("a strategy has the starts of its rows, and ranks of a stage within a host") {
+  StageTable table{.devices = 8, .microbatches = 4, .layers = {"b.1", "b.2", "b.3"}};
+  table.views = {{1, 2, 2, 1}, {1, 4, 1, 4}, {2, 4, 2, 4}};
+  table.rows = {{.first = 0, .last = 0, .view = 0},
+                {.first = 1, .last = 2, .view = 1},
+                {.first = 3, .last = 3, .view = 0},
+                {.first = 0, .last = 3, .view = 2}};
+  const auto strategy = strategy_of(table, {.rows = {0, 1, 2}}, "gpipe");
+  const auto& mesh = strategy[0][1];
+  CHECK(mesh["submeshes"] ==
+        json::parse(R"([[["tensor", 1], ["data", 2]], [["tensor", 4], ["data", 1]],
+                                            [["tensor", 1], ["data", 2]]])"));
+  CHECK(mesh["order"] == json({4, 5, 0, 1, 2, 3, 6, 7}));
+  CHECK(strategy[1][1] == json({{"starts", {"b.1", "b.3"}}, {"schedule", "gpipe"}}));
+  StageTable uneven{.devices = 8, .microbatches = 4, .layers = {"b.1", "b.2", "b.3"}};
+  uneven.views = {{1, 1, 1, 1}, {1, 3, 1, 3}, {1, 4, 1, 4}};
+  uneven.rows = {{.first = 0, .last = 0, .view = 0},
+                 {.first = 1, .last = 1, .view = 1},
+                 {.first = 2, .last = 2, .view = 0},
+                 {.first = 3, .last = 3, .view = 1}};
+  const auto shared = strategy_of(uneven, {.rows = {0, 1, 2, 3}}, "");
+  CHECK(shared[0][1]["order"] == json({3, 0, 1, 2, 7, 4, 5, 6}));
+  const auto whole = strategy_of(table, {.rows = {3}}, "");
+  CHECK(whole[0] == json::parse(R"(["parallel_mode", [["tensor", 4], ["data", 2]]])"));
+  CHECK(whole[1][0] == "gradient_accumulation");
 }
 
 // Returns the least time of all sequences of rows.

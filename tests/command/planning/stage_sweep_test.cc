@@ -1,0 +1,142 @@
+// Automatic stages beside a sweep: no plan of given data, tensor and pipeline sizes takes a shorter
+// simulated step, for the models and clusters of Alpa's evaluation (Zheng et al. 2022, section 8).
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/planning/planned_job.h"
+
+using namespace perigee::test;
+using nlohmann::json;
+
+namespace {
+
+struct Model {
+  std::string name, keys, data;
+  int64_t batch = 0, microbatches = 0;
+  std::string methods = "";  // that every plan has
+};
+
+// The script's last line of output is its figures.
+std::string script(const Model& model, int64_t world) {
+  return fmt::format(R"lua(
+local profiler, solver = require "perigee.profiler", require "perigee.solver"
+local world, microbatches, batch = {}, {}, {}
+return function()
+  local found = assert(solver.stage_table {{ microbatches = microbatches, views = "all",
+    methods = {{ {} }} }})
+  local chosen = profiler.estimate(found.strategy)
+  local available, count, best = found.rows[1].available, 0, nil
+  assert(chosen.peak_bytes <= available, "the chosen plan needs too much memory")
+  local size = {{}}
+  for n = 1, world do if world % n == 0 then size[#size + 1] = n end end
+  for _, tensor in ipairs(size) do
+    for _, pipe in ipairs(size) do
+      local data = world / tensor / pipe
+      if data == math.floor(data) and batch / microbatches % data == 0 then
+        for _, more in ipairs {{ {{}}, {{ "zero2" }} }} do
+          local strategy = {{ {{ "parallel_mode", {{ {{ "tensor", tensor }}, {{ "data", data }}, {{ "pipe", pipe }} }} }},
+            {{ "gradient_accumulation", {{ microbatches = microbatches }} }}, {} }}
+          if tensor > 1 then strategy[#strategy + 1] = {{ "tensor_parallel", {{}} }} end
+          if pipe > 1 then strategy[#strategy + 1] = {{ "pipeline_parallel", {{}} }} end
+          for _, method in ipairs(data > 1 and more or {{}}) do strategy[#strategy + 1] = method end
+          local ok, taken = pcall(profiler.estimate, strategy)
+          if ok and taken.peak_bytes <= available then
+            count = count + 1
+            local text = string.format("data %d, tensor %d, pipe %d%s", data, tensor, pipe,
+              more[1] and ", zero2" or "")
+            if not best or taken.seconds < best.seconds then best = {{ seconds = taken.seconds, text = text }} end
+          end
+        end
+      end
+    end
+  end
+  assert(count > 2, "only " .. count .. " plans of the sweep can be compiled and fit")
+  print(string.format("FIGURES %.6g %.6g %d %d %s", chosen.seconds, best.seconds, count, #found.stages, best.text))
+  return found.strategy
+end
+)lua",
+                     world, model.microbatches, model.batch, model.methods, model.methods);
+}
+
+// Returns {chosen seconds, best seconds of the sweep, text}.
+void sweep(const Model& model, int64_t world) {
+  INFO(model.name << " on " << world);
+  Folder folder;
+  const auto job = folder.write(
+      "job.toml",
+      fmt::format(
+          "[model]\n{}\n[data]\nsynthetic = true\n{}[batch]\nglobal = {}\n[optimizer]\nname "
+          "= \"adam\"\n[cluster]\ndevice = \"cpu\"\n",
+          model.keys, model.data, model.batch));
+  const auto planned = run(
+      fmt::format("plan {} --cluster 8x8xv100 --nproc {} --script-seconds 100000 --strategy {}",
+                  job, world, folder.write("sweep.lua", script(model, world))),
+      own_cache(folder));
+  INFO(planned.err);
+  REQUIRE(planned.status == 0);
+  const auto at = planned.err.find("FIGURES ");
+  REQUIRE(at != std::string::npos);
+  double chosen = 0, best = 0;
+  REQUIRE(std::sscanf(planned.err.c_str() + at, "FIGURES %lf %lf", &chosen, &best) == 2);
+  CHECK(chosen > 0);
+  CHECK(chosen <= best);
+  const auto text = planned.err.substr(at, planned.err.find('\n', at) - at);
+  std::printf("%s, %ld ranks: %s\n", model.name.c_str(), static_cast<long>(world), text.c_str());
+}
+
+const char* const kSmallGpt =
+    "kind = \"gpt\"\nlayers = 4\nwidth = 256\nheads = 4\nvocab = 512\ndtype = \"float32\"";
+const char* const kSmallMoe =
+    "kind = \"moe\"\nlayers = 2\nwidth = 256\nheads = 4\nhidden = 1024\nvocab = 512\nexperts = "
+    "4\ndtype = \"float32\"";
+
+}  // namespace
+
+TEST_CASE("automatic stages are not slower than any plan of a sweep over sizes") {
+  sweep({"gpt", kSmallGpt, "sequence = 128\n", 32, 8}, 8);
+  sweep({"moe", kSmallMoe, "sequence = 128\n", 32, 8}, 8);
+}
+
+TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a sweep", "[.long]") {
+  // Sizes of Alpa's table 5 (GPT-3 and GShard MoE) and wide ResNet; the batches are reduced.
+  const std::string recompute = "{ \"checkpoint\", { \"blocks.*\" } }";
+  const auto gpt = [&](const char* name, int64_t layers, int64_t width, int64_t heads) {
+    return Model{fmt::format("GPT {}", name),
+                 fmt::format("kind = \"gpt\"\nlayers = {}\nwidth = {}\nheads = {}\nvocab = "
+                             "51200\ndtype = \"float16\"",
+                             layers, width, heads),
+                 "sequence = 1024\n",
+                 128,
+                 16,
+                 recompute};
+  };
+  const auto moe = [&](const char* name, int64_t layers, int64_t width, int64_t experts) {
+    return Model{fmt::format("MoE {}", name),
+                 fmt::format("kind = \"moe\"\nlayers = {}\nwidth = {}\nheads = 16\nhidden = "
+                             "{}\nvocab = 32000\nexperts = {}\ndtype = \"float16\"",
+                             layers, width, 4 * width, experts),
+                 "sequence = 1024\n",
+                 128,
+                 16,
+                 recompute};
+  };
+  const auto resnet = [&](const char* name, int64_t depth, int64_t width) {
+    return Model{fmt::format("wide ResNet {}", name),
+                 fmt::format("kind = \"resnet\"\ndepth = {}\nwidth = {}\nimage = 224\nclasses = "
+                             "1024\ndtype = \"float32\"",
+                             depth, width),
+                 "",
+                 256,
+                 8,
+                 ""};
+  };
+  for (const auto& [world, models] : std::vector<std::pair<int64_t, std::vector<Model>>>{
+           {8, {gpt("2.6B", 32, 2560, 32), moe("2.4B", 16, 1024, 16), resnet("1B", 50, 320)}},
+           {16, {gpt("6.7B", 32, 4096, 32), moe("10B", 16, 1536, 32), resnet("2B", 50, 448)}},
+           {32, {gpt("15B", 48, 5120, 32), moe("27B", 16, 2048, 48), resnet("4B", 101, 448)}}}) {
+    for (const auto& model : models) sweep(model, world);
+  }
+}
