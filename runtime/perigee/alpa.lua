@@ -196,7 +196,6 @@ end
 row("ray.init", "no effect", "ranks are the launcher's, which joins them")
 
 local cluster, boundaries, seed, joined, made
-local notes = {}  -- warnings of functions that belong to no section
 local more_keys = {}  -- keys of the job, set by functions that belong to no section
 
 -- Sets a key of the job, also of the latest strategy.
@@ -206,14 +205,6 @@ local function set_key(key, value)
     made.set = made.set or {}
     made.set[key] = value
   end
-end
-
--- Warns, also of the latest strategy.
-local function note(text)
-  notes[#notes + 1] = text
-  if not made then return end
-  made.warnings = made.warnings or {}
-  table.insert(made.warnings, text)
 end
 
 -- The ranks of the run; a second call has no effect, as in Alpa.
@@ -233,16 +224,40 @@ end)
 
 function module.util.disable_tqdm_globally() set_key("train.progress", false) end
 
--- Compares the first step with one device's before training begins, to rounding: of its arguments (a, b, rtol, atol)
--- none is needed.
-function module.assert_allclose(...)
-  set_key("train.check_gradients", true)
-  local given = select(1, ...)
-  local named = type(given) == "table" and (given.rtol or given.atol)
-  if not named and select(3, ...) == nil and select(4, ...) == nil then return end
-  note("[alpa] assert_allclose: rtol and atol have no effect: gradients are compared to the rounding of their dtype "
-    .. "(train.check_gradients)")
-end
+local function is_step(value) return type(value) == "table" and (value.origin or value.methods) end
+
+-- assert_allclose(a, b, rtol, atol), or with { rtol =, atol = }: the first step's gradients are compared with one
+-- device's before training begins, each element within atol + rtol * |b|. Without tolerances: to rounding. A strategy
+-- among the arguments is the one that is compared, else the latest and all later ones are.
+module.assert_allclose = dialect.at_user(function(...)
+  local given, step = {}, nil
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if is_step(value) then
+      step = value
+    elseif type(value) == "table" then
+      given.rtol, given.atol = value.rtol or given.rtol, value.atol or given.atol
+    elseif i == 3 or i == 4 then
+      given[i == 3 and "rtol" or "atol"] = value
+    end
+  end
+  local keys = { ["train.check_gradients"] = true, ["train.check_rtol"] = given.rtol,
+    ["train.check_atol"] = given.atol }
+  for _, name in ipairs { "rtol", "atol" } do
+    local value = given[name]
+    if value ~= nil and (type(value) ~= "number" or value < 0) then
+      fail("[alpa] assert_allclose: %s must be a number of at least 0, but got %s", name, dialect.show(value))
+    end
+  end
+  for key, value in pairs(keys) do
+    if step then
+      step.set = step.set or {}
+      step.set[key] = value
+    else
+      set_key(key, value)
+    end
+  end
+end)
 
 -- The job's seed, of first values and dropout.
 module.random.PRNGKey = dialect.at_user(function(number)
@@ -303,10 +318,6 @@ module.parallelize = dialect.at_user(function(given)
   if joined and cluster then
     strategy.warnings = strategy.warnings or {}
     table.insert(strategy.warnings, joined.warnings[1])
-  end
-  for _, text in ipairs(notes) do
-    strategy.warnings = strategy.warnings or {}
-    table.insert(strategy.warnings, text)
   end
   made = strategy
   for key, value in pairs(more_keys) do set_key(key, value) end

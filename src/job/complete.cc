@@ -144,6 +144,13 @@ class Completer {
       wrong("train.check_gradients",
             "train.check_gradients needs gradients, but train.forward_only leaves them out");
     }
+    const bool tolerance = job.train.check_rtol || job.train.check_atol;
+    if (tolerance && !job.train.check_gradients) {
+      wrong(
+          job.train.check_rtol ? "train.check_rtol" : "train.check_atol",
+          "train.check_rtol and train.check_atol are tolerances of train.check_gradients, but that "
+          "is false");
+    }
     bad_steps();
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
     if (!job.train.weights.empty()) need_file("train.weights", job.train.weights);

@@ -161,7 +161,10 @@ struct TrainConfig {
   int64_t check_replicas = 1000;  // steps between two comparisons of replicated tensors; 0: none
   bool forward_only = false;      // steps are forward passes: no gradients, no optimizer
   bool check_gradients = false;   // first compare a step's gradients with one device's
-  std::string weights;            // safetensors file of first values; "": the model's own
+  // Elements may then differ by check_atol + check_rtol * |one device's|; one that is absent is 1e-4
+  // where the other is given. Both absent: to the rounding of the dtype.
+  std::optional<double> check_rtol, check_atol;
+  std::string weights;  // safetensors file of first values; "": the model's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
   bool progress = true;  // a terminal shows a line of progress

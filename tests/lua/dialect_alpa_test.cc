@@ -74,14 +74,15 @@ TEST_CASE("a script may parallelize several steps with marks and comparisons of 
       "local alpa = require 'perigee.alpa'\nalpa.init { num_devices_per_node = 4 }\n";
   const auto with = [&](const std::string& text) { return run(folder, begin + text, "gpt"); };
   const std::string all = manual +
-                          "alpa.shutdown()\n"
+                          "alpa.assert_allclose(1, manual, nil, 5e-3)\nalpa.shutdown()\n"
                           "alpa.init { num_devices_per_node = 2 }\n" +
                           automatic + again;
   const auto first = with(all + "return manual");
   CHECK(first.error == "");
   CHECK(first.plan == with(manual + "return manual").plan);
   CHECK(first.plan["pipeline"]["starts"] == json{"blocks.3"});
-  CHECK(first.strategy.set == std::vector<std::string>{"cluster.ranks=4"});
+  CHECK(first.strategy.set == std::vector<std::string>{"cluster.ranks=4", "train.check_atol=0.005",
+                                                       "train.check_gradients=true"});
   const auto second = with(all + "return automatic");
   CHECK(second.error == "");
   CHECK(second.strategy.warnings.empty());

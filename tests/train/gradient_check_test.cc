@@ -48,3 +48,29 @@ TEST_CASE("a check fails if one parameter differs in a bit, and names its scope"
         std::string::npos);
   CHECK(scope_of("scale") == "the model");
 }
+
+TEST_CASE("elements are close within an absolute tolerance and one relative to one device's") {
+  const auto of = [](std::vector<double> values) { return at::tensor(values, at::kDouble); };
+  const Closeness close{.relative = 0.01, .absolute = 0.5};
+  CHECK(close.excess(of({10, -10}), of({10, -10})) == 0);
+  // 0.3 of 0.5 + 0.01 * 10; 1.2 of 0.5 + 0.01 * 100.
+  CHECK(close.excess(of({10.3, 100}), of({10, 100})) == Approx(0.5));
+  CHECK(close.excess(of({10.3, -101.2}), of({10, -100})) == Approx(0.8));
+  CHECK(close.excess(of({0.6}), of({0})) == Approx(1.2));
+  const Closeness exact{.relative = 0, .absolute = 0};
+  CHECK(exact.excess(of({1, 0}), of({1, 0})) == 0);
+  CHECK(std::isinf(exact.excess(of({1, 1e-300}), of({1, 0}))));
+  CHECK(std::isinf(close.excess(of({NAN}), of({0}))));
+
+  GradientCheck check{.loss = 1, .expected_loss = 1, .tolerance = 1, .closeness = close};
+  check.parameters = {{"fc.weight", 0.3, 0.1, 0.5}, {"fc.bias", 5, 0.1, 0.9}};
+  CHECK(check.passed());
+  CHECK(print(check).find("all 2 gradients agree to 0.5 + 0.01 |g|") != std::string::npos);
+  check.loss = 1.6;
+  CHECK_FALSE(check.passed());
+  check.loss = 1;
+  check.parameters[1].excess = 1.1;
+  CHECK_FALSE(check.passed());
+  CHECK(print(check).find("1 of 2 gradients differ by more than 0.5 + 0.01 |g|") !=
+        std::string::npos);
+}

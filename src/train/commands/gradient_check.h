@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,22 @@ struct GradientDifference {
   double largest = 0;
   // `largest` / max(largest element of this gradient on one device, 1e-4 * that of all gradients).
   double relative = 0;
+  // The largest of all elements' differences, each divided by what Closeness allows it.
+  double excess = 0;
+};
+
+// An element b of one device may be a where |a - b| <= absolute + relative * |b|.
+struct Closeness {
+  double relative = 1e-4, absolute = 1e-4;
+  // Returns the largest |a - b| / (absolute + relative * |b|) of all elements; infinite where an
+  // element that must be equal differs, or is not finite.
+  double excess(const at::Tensor& a, const at::Tensor& b) const;
 };
 
 struct GradientCheck {
   double loss = 0, expected_loss = 0;
-  double tolerance = 0;  // of `relative`, and of the loss
+  double tolerance = 0;  // of `relative`, and of the loss, where elements need not be close
+  std::optional<Closeness> closeness;  // of each element and of the loss
   int64_t ranks = 1;
   std::vector<GradientDifference> parameters;  // in the graph's order
   // For a plan with activation checkpointing: the parameters whose gradients are not bit-equal to
@@ -49,10 +61,10 @@ bool differ(const std::vector<std::vector<ResultPiece>>& a,
 std::string scope_of(const std::string& parameter);
 
 // Runs the forward and backward passes of the first step on the CPU, with ranks as threads of this
-// process; gradients are means and are not clipped. `tolerance` 0: chosen by the lowest precision
-// of the model and the plan. A plan with activation checkpointing is also compared, to the bit,
-// with the same plan without it. Throws Error for a plan that trains copies of the model, whose
-// gradients are not those of one device.
+// process; gradients are means and are not clipped. `tolerance` 0: the job's (train.check_rtol and
+// check_atol), else chosen by the lowest precision of the model and the plan. A plan with activation
+// checkpointing is also compared, to the bit, with the same plan without it. Throws Error for a plan
+// that trains copies of the model, whose gradients are not those of one device.
 GradientCheck check_gradients(const PlannedJob& planned, double tolerance = 0);
 
 // Logs the result of a check that passed. Throws Error naming the worst parameter for

@@ -56,6 +56,27 @@ TEST_CASE("recomputed blocks give bit-equal gradients") {
              Contains("agree with one device's"));
 }
 
+TEST_CASE("assert_allclose compares elements within its tolerances") {
+  const TrainingJob job;
+  const auto with = [&](const std::string& tolerances) {
+    return "--nproc 2 --strategy " +
+           job.folder().write("close.lua",
+                              "local alpa = require 'perigee.alpa'\n"
+                              "local step = alpa.parallelize(alpa.Zero2Parallel { "
+                              "num_micro_batches = 2 })\n"
+                              "alpa.assert_allclose(1, step" +
+                                  tolerances + ")\nreturn step\n");
+  };
+  CHECK_THAT(job.good("train", with("")).err, Contains("agree with one device's to 0.001"));
+  CHECK_THAT(job.good("train", "--overwrite " + with(", { atol = 5e-3 }")).err,
+             Contains("agree with one device's to 0.005 + 0.0001 |g|"));
+  CHECK_THAT(job.refused("train", "--overwrite " + with(", { atol = 1e-12, rtol = 1e-12 }"), 1),
+             Contains("must be those of one device to 1e-12 + 1e-12 |g|, but ") &&
+                 Contains(" times what it may"));
+  CHECK_THAT(job.refused("train", "--set train.check_atol=1e-3"),
+             Contains("tolerances of train.check_gradients, but that is false"));
+}
+
 TEST_CASE("a wrong sharding rule is detected, and its parameters are named") {
   const TrainingJob job;
   // The rule treats the activation as linear in the sum of ranks' parts.
