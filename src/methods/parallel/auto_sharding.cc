@@ -12,6 +12,7 @@
 #include "base/text/match.h"
 #include "methods/data/unit_options.h"
 #include "methods/field_table.h"
+#include "methods/parallel/open_choices.h"
 #include "methods/parallel/planned_stages.h"
 #include "methods/texts.h"
 #include "shard/solver/block_planner.h"
@@ -20,7 +21,6 @@
 namespace perigee::methods {
 namespace {
 
-const std::vector<std::string> kChoices = {"storage", "recompute", "offload"};
 const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 
 // Number of memory limits that are tried, so that the compiled programs use most of the
@@ -83,7 +83,7 @@ class AutoSharding : public MethodWith<AutoConfig> {
          {.name = "choose",
           .member = &C::choose,
           .otherwise = "those that no other method of the strategy sets",
-          .allowed = kChoices,
+          .allowed = solver_choices(),
           .doc = "choices of the solver besides shardings: storage (parameters, gradients and "
                  "optimizer state in parts over zero or data, as in zero1, zero2 and fsdp), "
                  "recompute, and offload of activations"},
@@ -216,19 +216,15 @@ class AutoSharding : public MethodWith<AutoConfig> {
   }
 
   void read_choices(Wanted& wanted, const plan::Plan& plan, const AutoConfig& given) const {
-    const auto said = [&](const std::string& what) {
-      if (what == "storage") return !plan.units.empty();
-      return !plan.recompute.regions.empty() || !plan.offload.activations.empty();
-    };
     if (!given.choose) {
-      for (const auto& what : kChoices) {
-        if (!said(what)) wanted.choose.push_back(what);
+      for (const auto& what : solver_choices()) {
+        if (!is_chosen(plan, what)) wanted.choose.push_back(what);
       }
       return;
     }
     wanted.choose = given.choose->list;
     for (const auto& what : wanted.choose) {
-      if (!said(what)) continue;
+      if (!is_chosen(plan, what)) continue;
       fail(name(),
            "{} is chosen here or set by another method, but {}: leave that method, or {} in "
            "choose, out",
@@ -357,7 +353,7 @@ class AutoSharding : public MethodWith<AutoConfig> {
         fmt::format("no rank may need more than {}, but the least that was found needs {}: give "
                     "more ranks or smaller microbatches{}",
                     bytes_text(wanted.memory), bytes_text(least),
-                    wanted.choose.size() < kChoices.size()
+                    wanted.choose.size() < solver_choices().size()
                         ? ", or let it choose storage, recompute and offload"
                         : ""));
   }

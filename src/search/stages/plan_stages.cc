@@ -11,6 +11,7 @@
 #include "base/files/durable.h"
 #include "base/files/file.h"
 #include "methods/parallel/layer_cuts.h"
+#include "methods/parallel/open_choices.h"
 #include "search/stages/make_stage_table.h"
 
 namespace perigee::search {
@@ -33,28 +34,6 @@ struct Options {
   size_t most = kMostJudged;
   StageRules rules = {};
 };
-
-// The rules that methods of the strategy imply: their level of storage, and recomputation.
-void add_methods(StageRules& rules, const json& methods) {
-  const std::vector<std::string> levels = {"zero1", "zero2", "fsdp"};
-  for (const auto& method : methods) {
-    const auto& use = method.is_array() && !method.empty() ? method[0] : method;
-    const auto name = use.is_string() ? use.get<std::string>() : std::string();
-    const auto level = std::ranges::find(levels, name) - levels.begin();
-    if (level < std::ssize(levels)) rules.storage = level + 1;
-    rules.recomputed = rules.recomputed || name == "checkpoint";
-  }
-}
-
-// Returns the choices of auto_sharding: those given, else storage and recompute unless a method
-// makes them.
-std::vector<std::string> choices_of(const Options& options) {
-  if (options.choose) return *options.choose;
-  std::vector<std::string> choose;
-  if (options.rules.storage == 0) choose.push_back("storage");
-  if (!options.rules.recomputed) choose.push_back("recompute");
-  return choose;
-}
 
 Options read_options(const json& given) {
   Options options;
@@ -112,7 +91,6 @@ Options read_options(const json& given) {
   if (options.rules.imbalance.value_or(0) < 0) {
     fail("stages", "imbalance must be at least 0, but got {}", *options.rules.imbalance);
   }
-  add_methods(options.rules, options.methods);
   return options;
 }
 
@@ -167,6 +145,43 @@ SubmeshSpace space_of(const Options& options, const StagesRequest& request, int6
     space.manual.push_back({shape[0].get<int64_t>(), shape[1].get<int64_t>()});
   }
   return space;
+}
+
+// Sets the rules that follow from the methods of every plan, and the choices of auto_sharding that
+// they leave open where none are given. They follow from the plan that these methods make on two
+// stages of the view that splits the batch most.
+void add_methods(StageTableOptions& wanted, const Options& options, methods::PlanRequest request,
+                 const StagesRequest& asked) {
+  plan::Plan plan;
+  if (!options.methods.empty()) {
+    const auto& view = *std::ranges::max_element(wanted.views, {}, &SubmeshView::data);
+    const int64_t stages = wanted.layers.empty() ? 1 : 2;
+    request.world = view.ranks() * stages;
+    request.global_batch = asked.global_batch;
+    auto strategy = json::array(
+        {json::array({"gradient_accumulation", {{"microbatches", options.microbatches}}})});
+    auto axes = json::array(
+        {json::array({"tensor", view.tensor}), json::array({"data", view.data})});
+    if (stages > 1) {
+      axes.push_back(json::array({"pipe", stages}));
+      strategy.push_back(json::array({"pipeline_parallel", {{"starts", {wanted.layers.front()}}}}));
+    }
+    strategy.push_back(json::array({"parallel_mode", std::move(axes)}));
+    for (const auto& method : options.methods) strategy.push_back(method);
+    plan = methods::make_plan(methods::from_json(strategy, "solver.stage_table", asked.defined),
+                              request);
+  }
+  for (const auto& unit : plan.units) {
+    wanted.rules.storage = std::max<int64_t>(wanted.rules.storage, unit.level);
+  }
+  wanted.rules.recomputed = !plan.recompute.regions.empty();
+  if (options.choose) {
+    wanted.choose = *options.choose;
+    return;
+  }
+  for (const char* choice : {"storage", "recompute"}) {
+    if (!methods::is_chosen(plan, choice)) wanted.choose.push_back(choice);
+  }
 }
 
 // Throws Error if the table in the file was made for another model, cluster or space.
@@ -226,13 +241,14 @@ json plan_stages(const json& given, const StagesRequest& request) {
   }
   const auto samples = request.global_batch / options.microbatches;
   const auto asked = request.request(samples);
-  const StageTableOptions wanted{.cluster = request.cluster,
-                                 .microbatches = options.microbatches,
-                                 .layers = layers_of(*asked.graph, options, request),
-                                 .choose = choices_of(options),
-                                 .views = submesh_choices(space_of(options, request, samples)),
-                                 .measured = request.measured,
-                                 .rules = options.rules};
+  StageTableOptions wanted{.cluster = request.cluster,
+                           .microbatches = options.microbatches,
+                           .layers = layers_of(*asked.graph, options, request),
+                           .choose = {},
+                           .views = submesh_choices(space_of(options, request, samples)),
+                           .measured = request.measured,
+                           .rules = options.rules};
+  add_methods(wanted, options, asked, request);
   auto table = table_of(asked, wanted, options.file);
   const auto sequences = sequences_of(table, options.most);
   if (sequences.empty()) {

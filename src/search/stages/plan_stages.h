@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "methods/method.h"
 
@@ -20,18 +22,20 @@ struct StagesRequest {
   std::function<methods::PlanRequest(int64_t samples)> request;
   // Returns the seconds of a step of a strategy's compiled programs. Throws Error.
   std::function<double(const nlohmann::json& strategy)> seconds;
+  // Methods of scripts, which the option `methods` may name.
+  std::vector<std::shared_ptr<const methods::Method>> defined = {};
 };
 
 // Returns the names of the options: `layers` (their number, or the first scopes of those after the
 // first), `tolerance` (LayerCuts), `microbatches`, `submeshes` (SubmeshSpace::physical, or a list
 // of {hosts, devices}), `views` (SubmeshSpace::logical), `choose` (of auto_sharding; by default
-// storage and recompute, unless one of `methods` is zero1, zero2, fsdp or checkpoint), `schedule`,
-// `methods` (a list that every plan has), `profile`, `imbalance` and `forbid` (StageRules),
-// `estimated` (for StagesRequest::seconds), `file` (of the table: read where it exists, else
-// written) and `most` (sequences that are simulated). Returns {submesh_choices, layers, rows, text
-// (the table), judged: [{stages, predicted, seconds | refused}], stages (rows of the chosen
-// sequence), strategy, seconds, lower_bound}. `stages` count rows from 0. Throws Error: for unknown
-// options, a file of another model or space, and with Status::infeasible where no sequence fits.
+// storage and recompute, unless `methods` make these choices), `schedule`, `methods` (a list that
+// every plan has), `profile`, `imbalance` and `forbid` (StageRules), `estimated` (for
+// StagesRequest::seconds), `file` (of the table: read where it exists, else written) and `most`
+// (sequences that are simulated). Returns {submesh_choices, layers, rows, text (the table), judged:
+// [{stages, predicted, seconds | refused}], stages (rows of the chosen sequence), strategy,
+// seconds, lower_bound}. `stages` count rows from 0. Throws Error: for unknown options or methods,
+// a file of another model or space, and with Status::infeasible where no sequence fits.
 nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
 
 }  // namespace perigee::search

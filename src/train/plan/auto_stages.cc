@@ -22,6 +22,7 @@ json AutoPlanner::stage_table(const json& options, const lua::Defined& defined) 
   asked.devices_per_host = world_ % per_host == 0 ? per_host : world_;
   asked.hosts = world_ / asked.devices_per_host;
   asked.global_batch = job_.batch.global;
+  asked.defined = defined;
   asked.request = [&](int64_t samples) {
     auto request = method_request();
     request.graph = &source_->at(samples, job_.train.forward_only).graph;

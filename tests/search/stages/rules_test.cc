@@ -172,6 +172,52 @@ TEST_CASE("the table's file has its rules and the chosen rows") {
   CHECK(other.choose.empty());
 }
 
+// A method of a script: it recomputes a block, or stores parameters as `zero1` does.
+class Own : public methods::Method {
+ public:
+  explicit Own(bool recomputes) : recomputes_(recomputes) {}
+  std::string_view name() const override { return "own"; }
+  std::string_view doc() const override { return "a method of a script"; }
+  const std::vector<methods::ConfigField>& fields() const override {
+    static const std::vector<methods::ConfigField> none;
+    return none;
+  }
+  void apply(plan::Plan& plan, const methods::Config&,
+             const methods::PlanRequest& request) const override {
+    if (recomputes_) {
+      plan.recompute.regions.push_back({"blocks.0"});
+    } else {
+      plan.units.push_back({"own", {request.graph->inputs.front().name}, {"data"}, 1});
+    }
+  }
+
+ private:
+  bool recomputes_;
+};
+
+TEST_CASE("rules follow from the plan that methods make, not from their names") {
+  const Job job;
+  const auto with = [&](const json& methods, std::shared_ptr<const methods::Method> own = nullptr) {
+    auto request = stages_request(job);
+    if (own) request.defined = {own};
+    return plan_stages({{"layers", 3}, {"microbatches", 4}, {"methods", methods}}, request);
+  };
+  const auto recomputed = with({"own"}, std::make_shared<Own>(true));
+  CHECK(recomputed["rules"]["recomputed"] == true);
+  CHECK(recomputed["rules"]["storage"] == 0);
+  CHECK(recomputed["choose"] == json{"storage"});
+  const auto stored = with({"own"}, std::make_shared<Own>(false));
+  CHECK(stored["rules"]["recomputed"] == false);
+  CHECK(stored["rules"]["storage"] == 1);
+  CHECK(stored["choose"] == json{"recompute"});
+  // Offloaded activations leave no choice of recomputation, but recompute nothing.
+  const auto offloaded = with(json::parse(R"([["offload", ["blocks.*"]]])"));
+  CHECK(offloaded["rules"]["recomputed"] == false);
+  CHECK(offloaded["choose"] == json{"storage"});
+  CHECK(with(json::array())["choose"] == json{"storage", "recompute"});
+  CHECK_THROWS_WITH(with({"zero4"}), Catch::Contains("zero4"));
+}
+
 TEST_CASE("the stages of a strategy are explained by the rows of their table") {
   const Job job;
   const auto made = [&](const json& options) {
