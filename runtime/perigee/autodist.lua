@@ -278,9 +278,7 @@ local function at_pivots(starts, allowed)
 end
 
 -- Returns whether a candidate has the sizes of the options, or false and the option that excludes it.
-local function fits(o, asked, allowed, graph)
-  local balance = o.min_pipeline_balance or o.max_pipeline_unbalance_ratio
-  local balances = o.min_pipeline_balance and "min_pipeline_balance" or "max_pipeline_unbalance_ratio"
+local function fits(o, asked, allowed)
   local copies = sizes.copies(o)
   return function(c)
     if c.data % copies ~= 0 then return false, "world_size" end
@@ -292,8 +290,6 @@ local function fits(o, asked, allowed, graph)
     if c.pipe > 1 then
       local most = sizes.most_stages(o.max_pipeline_bubble_ratio, c.microbatches)
       if c.pipe > most then return false, "max_pipeline_bubble_ratio" end
-      local shares = candidates.shares(c, graph)
-      if shares and math.min(unpack(shares)) < balance * math.max(unpack(shares)) then return false, balances end
     end
     if not at_pivots(candidates.starts_of(c.strategy), allowed) then return false, "pipeline_pivots" end
     return true
@@ -322,6 +318,10 @@ local function limits_of(asked, o)
   local given = {}
   for _, option in ipairs(limits) do
     if asked[option] ~= nil then given[#given + 1] = option .. " = " .. dialect.show(asked[option]) end
+  end
+  local _, balances = sizes.balance(o)
+  if o.pipeline_pivots ~= "" and asked[balances] == nil then
+    given[#given + 1] = string.format("%s (%s by default)", balances, dialect.show(o[balances]))
   end
   if o.recompute_modules == "" then given[#given + 1] = 'recompute_modules = "" (nothing is recomputed)' end
   return string.format(": change %s, or simulate more than topk = %d plans", table.concat(given, ", "), o.topk)
@@ -382,6 +382,7 @@ local function finish(draft, strategy)
     -- Nothing is recomputed or offloaded that the options do not name.
     local pins = { methods = candidates.methods_of(draft), checkpoint = false, offload = false }
     for name, value in pairs(draft.pins) do pins[name] = value end
+    if pins.pipe ~= 1 then pins.balance = sizes.balance(o) end
     if o.recompute_modules ~= "" then
       pins.methods[#pins.methods + 1] = { "checkpoint", recomputed(o.recompute_modules, graph) }
     end
@@ -397,7 +398,7 @@ local function finish(draft, strategy)
       end
       return list
     end
-    local within = fits(o, asked, allowed, graph)
+    local within = fits(o, asked, allowed)
     local function grouping(candidate)
       local fit, option = within(candidate)
       if not fit then return false, option end

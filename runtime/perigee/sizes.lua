@@ -170,8 +170,15 @@ local function are_blocks(scopes, graph)
   return left == 0
 end
 
+-- The least arithmetic of a stage as a share of the largest one's, and the option that sets it.
+function M.balance(o)
+  if o.min_pipeline_balance then return o.min_pipeline_balance, "min_pipeline_balance" end
+  return o.max_pipeline_unbalance_ratio, "max_pipeline_unbalance_ratio"
+end
+
 -- Returns the pins of each number of stages that begin at these scopes. The search begins stages at blocks only; at
--- other modules they are cut here, such that the largest stage has the least arithmetic.
+-- other modules they are cut here, such that the largest stage has the least arithmetic. Stages without the balance of
+-- the options are left out.
 function M.of_pivots(pins, o, scopes, graph)
   if are_blocks(scopes, graph) then return { pins } end
   local cuts, work = cuts_of(scopes, graph)
@@ -183,16 +190,29 @@ function M.of_pivots(pins, o, scopes, graph)
       .. "pipeline_pivots = %s has %d"
     dialect.fail_of("pipeline_pivots", text, least, chunks, least * chunks - 1, dialect.show(o.pipeline_pivots), #cuts)
   end
-  local all = {}
+  local balance, option = M.balance(o)
+  local all, best = {}, 0
   for stages = least, most do
     if stages == 1 then
       all[#all + 1] = with(pins, { pipe = 1 })
     else
+      local cut = { "pipeline_parallel", { starts = balanced(cuts, work, stages * chunks) } }
+      local shares = candidates.shares({ pipe = stages, strategy = { cut } }, graph)
+      local own = math.min(unpack(shares)) / math.max(unpack(shares))
+      best = math.max(best, own)
       local methods = {}
       for i, method in ipairs(pins.methods) do methods[i] = method end
-      methods[#methods + 1] = { "pipeline_parallel", { starts = balanced(cuts, work, stages * chunks) } }
-      all[#all + 1] = with(pins, { pipe = stages, chunks = chunks, methods = methods })
+      methods[#methods + 1] = cut
+      -- The search's own balance is that of cuts at blocks.
+      if own >= balance then
+        all[#all + 1] = with(pins, { pipe = stages, chunks = chunks, methods = methods, balance = 0 })
+      end
     end
+  end
+  if #all == 0 then
+    local text = "%s excludes all stages that begin at pipeline_pivots = %s: at best the smallest has %.3g of the "
+      .. "arithmetic of the largest, but must have %.3g"
+    dialect.fail_of(option, text, option, dialect.show(o.pipeline_pivots), best, balance)
   end
   return all
 end

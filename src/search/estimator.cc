@@ -36,7 +36,7 @@ const CostModel& Estimator::model_of(double times) {
   model = std::make_unique<CostModel>(
       folded_, tables_, costs_,
       Limits{std::move(limits), request_.pins.solver.value_or("auto"),
-             places_of(folded_, request_.pins.starts), seconds_left_});
+             places_of(folded_, request_.pins.starts), seconds_left_, request_.pins.balance});
   return *model;
 }
 
@@ -138,7 +138,8 @@ std::optional<Candidate> Estimator::balanced(const Candidate& candidate) const {
     return std::nullopt;
   }
   auto cuts = balanced_cut(folded_.weights, static_cast<int>(choice.pipe));
-  if (cuts == candidate.estimate.cuts) return std::nullopt;
+  const PartRules rules(folded_, cuts, request_.pins.balance);
+  if (cuts == candidate.estimate.cuts || !rules.is_balanced(rules.pinned())) return std::nullopt;
   auto other = candidate;
   other.choice.starts.clear();
   for (int cut : cuts) other.choice.starts.push_back(start_at(folded_, cut));

@@ -150,6 +150,7 @@ class Search {
 
   [[noreturn]] void none_fits(const std::optional<Fitting>& fitting) {
     learnt_.shortage.limit = limits_.smallest_bytes();
+    learnt_.shortage.balance = request_.pins.balance;
     if (stopped_) learnt_.shortage.time_limit = *request_.pins.time_limit;
     fail_none_fits(learnt_.shortage, fitting);
   }

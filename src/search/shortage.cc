@@ -56,6 +56,11 @@ std::optional<Fitting> least_missing_memory(
 void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitting) {
   std::string least = shortage.refused.empty() ? "no cut into stages exists for any of them"
                                                : shortage.refused;
+  if (shortage.refused.empty() && shortage.balance > 0) {
+    least += fmt::format(
+        " whose smallest stage has at least {:g} of the arithmetic of the largest (balance)",
+        shortage.balance);
+  }
   if (fitting || std::isfinite(shortage.bytes)) {
     const double extra_bytes = fitting ? fitting->extra_bytes : shortage.bytes - shortage.limit;
     least = fmt::format(

@@ -38,6 +38,7 @@ struct Shortage {
   double bytes = std::numeric_limits<double>::infinity();       // least need by the model
   Choice choice;                                                // that needs them
   std::string refused;                                          // reason of a compiled plan
+  double balance = 0;                                           // Pins::balance
   double time_limit = std::numeric_limits<double>::infinity();  // seconds that ended the search
 };
 

@@ -22,6 +22,7 @@ double least_objective(const search::Row& row) {
   for (int begin = 0; begin < row.blocks; ++begin) {
     for (int end = begin + 1; end <= row.blocks; ++end) {
       if (begin == 0 && end == row.blocks) continue;  // a row has at least two stages
+      if (row.allowed && !row.allowed(begin, end)) continue;
       const auto kind = begin == 0          ? StageKind::first
                         : end == row.blocks ? StageKind::last
                                             : StageKind::middle;
@@ -94,7 +95,7 @@ TEST_CASE("a cut of identical blocks is the best of all cuts") {
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
   };
-  int fit = 0, none = 0;
+  int fit = 0, none = 0, allowed = 0;
   for (int i = 0; i < 400; ++i) {
     search::Row row{.blocks = draw(2, 20), .microbatches = draw(1, 12)};
     row.stages = draw(2, std::min(8, row.blocks));
@@ -115,6 +116,13 @@ TEST_CASE("a cut of identical blocks is the best of all cuts") {
       return parts;
     };
     row.solver = i % 40 == 0 ? "ilp" : "auto";
+    const int least = draw(1, 3), most = draw(2, 10), ends = draw(-1, 1);
+    if (i % 3 == 0) {  // lengths of a window, which depends on the place
+      row.allowed = [=](int begin, int end) {
+        const int length = end - begin + (begin == 0 ? ends : 0);
+        return length >= least && length <= most;
+      };
+    }
     const auto cut = search::cut(row);
     const double best = least_objective(row);
     CAPTURE(i, row.blocks, row.stages, row.microbatches);
@@ -125,8 +133,10 @@ TEST_CASE("a cut of identical blocks is the best of all cuts") {
     }
     ++fit;
     CHECK(int64_t(cut->begins.size()) == row.stages - 1);
+    allowed += row.allowed != nullptr;
     CHECK(objective(row, *cut) == Approx(best));
   }
   CHECK(fit > 50);
+  CHECK(allowed > 20);
   CHECK(none > 50);
 }

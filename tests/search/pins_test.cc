@@ -34,6 +34,46 @@ TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is
       Catch::Contains("there is no v_min of 2 parts for 2 stages and 4 microbatches"));
 }
 
+TEST_CASE("of many cuts the search takes one with the pinned balance of the stages' arithmetic") {
+  // The loss takes time, but has no products: the fastest last stage has fewer blocks.
+  ChainPlanner planner({.blocks = 15, .batch = 8, .width = 16, .gelus = 0}, 4);
+  auto one_kind = cluster(4);
+  one_kind.devices.front().vector = 1e8;
+  auto two_kinds = one_kind;
+  two_kinds.devices.front().count = 2;
+  auto& slow = two_kinds.devices.emplace_back(two_kinds.devices.front());
+  slow.name = "slow";
+  slow.peak[graph::DType::float32] /= 100;
+  slow.bandwidth /= 4;
+  slow.vector /= 4;
+  slow.launch *= 4;
+  for (const auto& on : {one_kind, two_kinds}) {
+    CAPTURE(on.devices.size());
+    const nlohmann::json pins = {{"pipe", 4},   {"micro", 1},       {"checkpoint", false},
+                                 {"chunks", 1}, {"offload", false}, {"schedule", "1f1b"}};
+    const auto with = [&](double balance) {
+      auto all = pins;
+      all["balance"] = balance;
+      return planner.candidates(on, all).front();
+    };
+    const auto free = planner.candidates(on, pins).front();
+    const auto equal = with(0.95);
+    // The first stage has the product before the blocks.
+    CHECK(equal.choice.starts == std::vector<std::string>{"blocks.3", "blocks.7", "blocks.11"});
+    CHECK(equal.choice.starts != free.choice.starts);
+    CHECK(with(0.01).choice.starts == free.choice.starts);
+    CHECK(with(0.5).estimate.seconds <= equal.estimate.seconds);
+  }
+  planner.shape.blocks = 14;
+  planner.graphs.clear();
+  planner.request.pins = search::parse_pins({{"pipe", 4}, {"balance", 0.95}, {"micro", 1}});
+  CHECK_THROWS_WITH(
+      planner.find(cluster(4)),
+      Catch::Contains("whose smallest stage has at least 0.95 of the arithmetic of the "
+                      "largest (balance)"));
+  CHECK_THROWS_WITH(search::parse_pins({{"balance", 1.5}}), Catch::Contains("balance is 0 to 1"));
+}
+
 TEST_CASE("the stage fields of a pinned overlap apply to plans with stages") {
   ChainPlanner planner({.blocks = 4, .batch = 8}, 2);
   const auto on = cluster(2);

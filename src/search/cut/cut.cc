@@ -81,10 +81,13 @@ class Cutting {
   // Returns the objective of an even cut.
   double even(bool early) {
     double sum = 0, longest = 0;
+    int begin = 0;
     for (int s = 0; s < stages_; ++s) {
-      const auto& [seconds, most,
-                   recomputed_blocks] = parts(kind_of(s), even_length(s, early)).back();
+      const int length = even_length(s, early);
+      const auto& [seconds, most, recomputed_blocks] = parts(kind_of(s), length).back();
       if (most < std::min<int64_t>(row_.microbatches, stages_ - s)) return kInfinity;
+      if (row_.allowed && !row_.allowed(begin, begin + length)) return kInfinity;
+      begin += length;
       sum += seconds;
       longest = std::max(longest, seconds);
     }
@@ -166,6 +169,7 @@ class Cutting {
   void add(solve::StagesProblem& problem, StageKind kind, int begin, int length) {
     const auto& lengths = of(kind);
     if (length < lengths.least || length > lengths.most) return;
+    if (row_.allowed && !row_.allowed(begin, begin + length)) return;
     for (const auto& [seconds, most, recomputed_blocks] : parts(kind, length)) {
       if (most < 1) continue;
       solve::StageCandidate candidate{.first = begin, .last = begin + length - 1, .submesh = 0};

@@ -29,6 +29,8 @@ struct Row {
   // Returns the ways to run a stage of `length` blocks (at least 1): one or more, each slower than
   // the previous one and with memory for more microbatches.
   std::function<std::vector<StagePart>(StageKind kind, int length)> parts;
+  // Returns whether a stage may have the blocks [begin, end); nothing: all may.
+  std::function<bool(int begin, int end)> allowed = {};
   std::string solver = "auto";                                  // solve::Options's
   double time_limit = std::numeric_limits<double>::infinity();  // seconds; 0: only even cuts
 };

@@ -214,6 +214,29 @@ std::vector<double> weights_of(const Graph& graph, const std::vector<std::string
 
 }  // namespace
 
+Arithmetic arithmetic_of(const Folded& folded) {
+  Arithmetic all;
+  if (!folded.weights.empty() || folded.blocks.empty()) {
+    all.blocks = folded.weights;
+    return all;
+  }
+  std::map<std::string, int> index;
+  for (size_t b = 0; b < folded.kept.size(); ++b) index[folded.kept[b]] = static_cast<int>(b);
+  double first = 0;  // from the first block to the next one, or to the end
+  for (int at = -1; const auto& node : folded.graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    at = std::max(at, block_of(index, node.scope));
+    (at < 0 ? all.prologue : at == 0 ? first : all.epilogue) += graph::flops_of(folded.graph, node);
+  }
+  // All blocks are identical: of the last one's ops and those after it these are the epilogue's.
+  if (folded.kept.size() > 1) {
+    all.epilogue = std::max(0.0,
+                            all.epilogue - first * static_cast<double>(folded.kept.size() - 1));
+  }
+  all.blocks.assign(folded.blocks.size(), first);
+  return all;
+}
+
 std::vector<std::string> row_of_blocks(const Graph& graph) {
   std::map<std::string, std::vector<std::string>> rows;
   for (const auto& scope : graph.scopes) {

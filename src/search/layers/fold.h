@@ -27,6 +27,16 @@ struct Folded {
   std::vector<double> weights;
 };
 
+// Arithmetic of the forward pass, in floating-point operations.
+struct Arithmetic {
+  double prologue = 0, epilogue = 0;  // 0 where blocks differ
+  std::vector<double>
+      blocks;  // where they differ the first has the prologue, the last the epilogue
+};
+
+// Returns the arithmetic of the whole graph's parts.
+Arithmetic arithmetic_of(const Folded& folded);
+
 // Removes all blocks but the first and the last: where one of them reads a value of a removed
 // neighbour, it reads that of the other instead. Blocks are identical where their ops, arguments
 // (keys of random numbers excepted) and shapes are; where they are not, or with fewer than three

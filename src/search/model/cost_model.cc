@@ -12,7 +12,7 @@ CostModel::CostModel(const Folded& folded, LayerTables& tables, simulate::OpCost
     : limits_(std::move(limits)),
       tables_(tables),
       cluster_(costs.cluster()),
-      rules_(folded, limits_.starts),
+      rules_(folded, limits_.starts, limits_.balance),
       prices_(folded, costs, rounds_),
       transfers_(tables, costs),
       bounds_({.folded = folded,

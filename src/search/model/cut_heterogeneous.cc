@@ -1,5 +1,6 @@
 // Cuts of the blocks into heterogeneous stages of one part.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -23,7 +24,8 @@ bool Cutter::times_all_cuts(const Choice& choice, double seconds, double exact_b
          seconds < kMostGain * exact_below;
 }
 
-CutParts Cutter::cut_heterogeneous(PricedStages& stages, double exact_below) const {
+CutParts Cutter::cut_heterogeneous(PricedStages& stages, const Window& window,
+                                   double exact_below) const {
   const auto& choice = stages.choice();
   const auto& rules = in_.rules;
   const int count = stages.count();
@@ -31,6 +33,7 @@ CutParts Cutter::cut_heterogeneous(PricedStages& stages, double exact_below) con
   std::map<std::pair<int, int>, int> recomputed_of;  // by stage and length
   const auto times = [&](int stage, int length) -> CutStageTimes {
     if (!pinned.empty() && length != pinned[static_cast<size_t>(stage)].length()) return {};
+    if (!allows(window, rules.part({stage, count}, length))) return {};
     const auto recomputed_blocks = recomputed_to_fit(stages, rules, stage, length);
     if (!recomputed_blocks) return {};
     recomputed_of[{stage, length}] = *recomputed_blocks;
@@ -57,6 +60,7 @@ CutParts Cutter::cut_heterogeneous(PricedStages& stages, double exact_below) con
     const auto price = [&](const std::vector<int>& cut) {
       std::vector<StageCosts> costs;
       const auto parts = parts_of(cut);
+      if (!rules.is_balanced(parts) && !std::isinf(window.most)) return kInfinity;
       double before = 0;  // lower bound of the stages' idle time at both ends
       for (int stage = 0; stage < count; ++stage) {
         const auto& part = parts[static_cast<size_t>(stage)];

@@ -45,7 +45,7 @@ class FlightRoom {
 
 }  // namespace
 
-CutParts Cutter::cut_homogeneous(PricedStages& stages) const {
+CutParts Cutter::cut_homogeneous(PricedStages& stages, const Window& window) const {
   const auto& choice = stages.choice();
   const auto& layers = stages.layers();
   const auto& rules = in_.rules;
@@ -64,6 +64,9 @@ CutParts Cutter::cut_homogeneous(PricedStages& stages) const {
     }
     return ways;
   };
+  const auto allowed = [&](int begin, int end) {
+    return allows(window, {begin, end, 0, begin == 0, end == blocks});
+  };
   // With split backward passes only the longest stage counts. With one microbatch it counts once,
   // so that cuts differ.
   const bool split = splits_backward(choice.schedule);
@@ -73,6 +76,7 @@ CutParts Cutter::cut_homogeneous(PricedStages& stages) const {
                                 .microbatches = choice.microbatches,
                                 .rounds = rounds,
                                 .parts = parts,
+                                .allowed = allowed,
                                 .solver = in_.limits.solver,
                                 .time_limit = seconds_left()});
   CutParts found;

@@ -1,6 +1,7 @@
 #include "search/model/cutter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "schedule/description.h"
@@ -9,6 +10,11 @@
 #include "solve/solve.h"
 
 namespace perigee::search {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 std::optional<int> recomputed_to_fit(PricedStages& stages, const PartRules& rules, int stage,
                                      int length) {
@@ -21,6 +27,30 @@ std::optional<int> recomputed_to_fit(PricedStages& stages, const PartRules& rule
   return std::nullopt;
 }
 
+HeterogeneousRow row_of_parts(PricedStages& stages, const PartRules& rules) {
+  const auto& choice = stages.choice();
+  const bool several = choice.chunks > 1;
+  return {.blocks = rules.blocks(),
+          .stages = static_cast<int>(choice.pipe * choice.chunks),
+          .microbatches = choice.microbatches,
+          .identical_inner = true,
+          .fewest_first = several ? rules.fewest_first_blocks(stages.layers()) : 1,
+          .fewest_last = several ? rules.fewest_last_blocks(stages.layers()) : 1,
+          .times = [&stages, &rules, several](int stage, int length) -> CutStageTimes {
+            return {several || recomputed_to_fit(stages, rules, stage, length).has_value()};
+          }};
+}
+
+std::vector<PartBlocks> parts_of(PricedStages& stages, const PartRules& rules,
+                                 const std::vector<int>& lengths) {
+  std::vector<int> recomputed_blocks;
+  for (int stage = 0; stages.choice().chunks == 1 && stage < std::ssize(lengths); ++stage) {
+    const int length = lengths[static_cast<size_t>(stage)];
+    recomputed_blocks.push_back(recomputed_to_fit(stages, rules, stage, length).value_or(0));
+  }
+  return rules.consecutive(lengths, recomputed_blocks);
+}
+
 double Cutter::seconds_left() const {
   return in_.limits.seconds_left ? in_.limits.seconds_left()
                                  : std::numeric_limits<double>::infinity();
@@ -30,11 +60,69 @@ CutParts Cutter::cut(PricedStages& stages, double exact_below) const {
   const auto& choice = stages.choice();
   const bool pinned = in_.rules.is_pinned();
   if (choice.pipe == 1) return single_part(stages);
-  if (choice.chunks > 1) {
-    return pinned ? CutParts{.parts = in_.rules.pinned()} : deal_parts(stages);
+  auto found = choice.chunks == 1 ? cut_within(stages, {}, exact_below)
+               : pinned           ? CutParts{.parts = in_.rules.pinned()}
+                                  : deal_parts(stages);
+  if (found.parts.empty() || in_.rules.balance() == 0) return found;
+  const auto stage_of = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                       static_cast<int>(choice.chunks));
+  if (in_.rules.is_balanced(found.parts, stage_of)) return found;
+  return pinned ? CutParts() : cut_balanced(stages, found.parts, exact_below);
+}
+
+bool Cutter::allows(const Window& window, const PartBlocks& part) const {
+  if (std::isinf(window.most)) return true;
+  constexpr double kRounding = 1e-9;
+  const double own = in_.rules.arithmetic(part);
+  return own >= window.least * (1 - kRounding) && own <= window.most * (1 + kRounding);
+}
+
+CutParts Cutter::cut_within(PricedStages& stages, const Window& window, double exact_below) const {
+  return is_heterogeneous(stages.choice(), in_.cluster) || in_.rules.is_pinned()
+             ? cut_heterogeneous(stages, window, exact_below)
+             : cut_homogeneous(stages, window);
+}
+
+CutParts Cutter::cut_balanced(PricedStages& stages, const std::vector<PartBlocks>& free,
+                              double exact_below) const {
+  CutParts best{.best = false};
+  double least = kInfinity;
+  const auto row = row_of_parts(stages, in_.rules);
+  if (has_few_cuts(row)) {
+    const auto& choice = stages.choice();
+    const auto stage_of = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                         static_cast<int>(choice.chunks));
+    const auto price = [&](const std::vector<int>& lengths) {
+      auto parts = parts_of(stages, in_.rules, lengths);
+      if (!in_.rules.is_balanced(parts, stage_of)) return kInfinity;
+      const auto timed = in_.timer.time(stages, parts, exact_below);
+      if (timed.bytes > timed.limit) {
+        best.least_bytes = std::min(best.least_bytes, timed.bytes);
+        return kInfinity;
+      }
+      if (timed.seconds < least) best.parts = std::move(parts), least = timed.seconds;
+      return timed.seconds;
+    };
+    std::vector<int> lengths;
+    for (const auto& part : free) lengths.push_back(part.length());
+    refine_cut(row, std::move(lengths), price);
+    return best;
   }
-  return is_heterogeneous(choice, in_.cluster) || pinned ? cut_heterogeneous(stages, exact_below)
-                                                         : cut_homogeneous(stages);
+  if (stages.choice().chunks > 1) return best;
+  // A balanced cut is within the window that its smallest stage begins.
+  for (const double smallest : in_.rules.smallest_stages(stages.choice().pipe)) {
+    auto found = cut_within(stages, {smallest, smallest / in_.rules.balance()}, exact_below);
+    if (found.parts.empty()) {
+      if (best.parts.empty()) best.least_bytes = std::min(best.least_bytes, found.least_bytes);
+      continue;
+    }
+    if (!in_.rules.is_balanced(found.parts)) continue;
+    const double seconds = in_.timer.time(stages, found.parts, exact_below).seconds;
+    if (seconds >= least) continue;
+    least = seconds;
+    best.parts = std::move(found.parts);
+  }
+  return best;
 }
 
 CutParts Cutter::single_part(PricedStages& stages) const {

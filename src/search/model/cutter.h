@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "search/cut/heterogeneous_cut.h"
 #include "search/model/limits.h"
 #include "search/model/stage/part_rules.h"
 #include "search/model/stage/priced_stages.h"
@@ -28,6 +29,14 @@ struct CutParts {
 std::optional<int> recomputed_to_fit(PricedStages& stages, const PartRules& rules, int stage,
                                      int length);
 
+// Returns all cuts of the choice's parts, as the row whose stages these are; it keeps the arguments
+// by reference.
+HeterogeneousRow row_of_parts(PricedStages& stages, const PartRules& rules);
+
+// Returns the parts of these lengths, with the recomputed blocks that each stage needs to fit.
+std::vector<PartBlocks> parts_of(PricedStages& stages, const PartRules& rules,
+                                 const std::vector<int>& lengths);
+
 class Cutter {
  public:
   // All kept by reference.
@@ -42,14 +51,26 @@ class Cutter {
   };
   explicit Cutter(const Input& input) : in_(input) {}
 
-  // Returns the pinned parts, or the best ones that fit. Cuts of more seconds than `exact_below`
-  // need not be the best.
+  // Returns the pinned parts, or the best ones that fit, of those with the pinned balance. Cuts of
+  // more seconds than `exact_below` need not be the best. Where there are many cuts and a balance
+  // is pinned, some are left out: of several parts a stage all but the one with the fastest slowest
+  // stage, and cuts where both stages and blocks are heterogeneous.
   CutParts cut(PricedStages& stages, double exact_below) const;
 
   // Returns whether all cuts of a pipeline were timed, where the best takes `seconds`.
   bool times_all_cuts(const Choice& choice, double seconds, double exact_below) const;
 
  private:
+  // Arithmetic that a stage may have; `most` infinite: any.
+  struct Window {
+    double least = 0, most = std::numeric_limits<double>::infinity();
+  };
+  bool allows(const Window& window, const PartBlocks& part) const;
+  // Returns the best cut whose stages are within the window.
+  CutParts cut_within(PricedStages& stages, const Window& window, double exact_below) const;
+  // Returns the best cut with the pinned balance. `free`: the best without it.
+  CutParts cut_balanced(PricedStages& stages, const std::vector<PartBlocks>& free,
+                        double exact_below) const;
   // Returns the one part of a pipeline without stages.
   CutParts single_part(PricedStages& stages) const;
   // Returns the number of recomputed blocks with which one stage of all blocks is fastest (an
@@ -58,9 +79,9 @@ class Cutter {
   // not fit.
   std::optional<int> fewest_recomputed(const StagePlace& place, bool& best) const;
   // Homogeneous stages of one part.
-  CutParts cut_homogeneous(PricedStages& stages) const;
+  CutParts cut_homogeneous(PricedStages& stages, const Window& window) const;
   // Heterogeneous stages of one part, or pinned ones.
-  CutParts cut_heterogeneous(PricedStages& stages, double exact_below) const;
+  CutParts cut_heterogeneous(PricedStages& stages, const Window& window, double exact_below) const;
   // Stages of several parts.
   CutParts deal_parts(PricedStages& stages) const;
 

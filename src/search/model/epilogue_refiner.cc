@@ -65,19 +65,9 @@ void EpilogueRefiner::refine(PricedStages& stages, const CutParts& cut, bool hom
     result.lower_bound = std::min(result.seconds, passes + least);
   }
   if (choice.pipe == 1 || result.lower_bound >= std::min(exact_below, result.seconds)) return;
-  const bool several = choice.chunks > 1;
-  const HeterogeneousRow row{
-      .blocks = rules_.blocks(),
-      .stages = static_cast<int>(choice.pipe * choice.chunks),
-      .microbatches = choice.microbatches,
-      .identical_inner = true,
-      .fewest_first = several ? rules_.fewest_first_blocks(stages.layers()) : 1,
-      .fewest_last = several ? rules_.fewest_last_blocks(stages.layers()) : 1,
-      .times = [&](int stage, int length) -> CutStageTimes {
-        return {several || recomputed_to_fit(stages, rules_, stage, length).has_value()};
-      }};
+  const auto row = row_of_parts(stages, rules_);
   const bool few = has_few_cuts(row);
-  const bool worthwhile = homogeneous && !several && gain > kLeastGain * result.seconds;
+  const bool worthwhile = homogeneous && choice.chunks == 1 && gain > kLeastGain * result.seconds;
   if (!few && !worthwhile) return;
   const double lower_bound = result.lower_bound;
   look(stages, row, cut, exact_below, result);
@@ -89,15 +79,13 @@ void EpilogueRefiner::look(PricedStages& stages, const HeterogeneousRow& row, co
                            double exact_below, Estimate& result) const {
   std::vector<int> lengths;
   for (const auto& part : cut.parts) lengths.push_back(part.length());
-  const bool several = stages.choice().chunks > 1;
+  const auto& choice = stages.choice();
+  const auto stage_of = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                       static_cast<int>(choice.chunks));
   const auto price = [&](const std::vector<int>& lengths) {
-    std::vector<int> recomputed_blocks;
-    for (int stage = 0; !several && stage < row.stages; ++stage) {
-      const int length = lengths[static_cast<size_t>(stage)];
-      recomputed_blocks.push_back(recomputed_to_fit(stages, rules_, stage, length).value_or(0));
-    }
-    auto other = timer_.time(stages, rules_.consecutive(lengths, recomputed_blocks),
-                             std::min(exact_below, result.seconds));
+    const auto parts = parts_of(stages, rules_, lengths);
+    if (!rules_.is_balanced(parts, stage_of)) return kInfinity;
+    auto other = timer_.time(stages, parts, std::min(exact_below, result.seconds));
     const bool fits = other.bytes <= other.limit;
     const double seconds = fits ? other.seconds : kInfinity;
     if (seconds < result.seconds) result = std::move(other);

@@ -13,6 +13,7 @@ struct Limits {
   std::string solver = "auto";           // solve::Options's
   std::vector<int> starts;               // the first block of each later part; empty: any
   std::function<double()> seconds_left;  // of solvers; nothing: unlimited
+  double balance = 0;                    // Pins::balance
 
   // Returns the smallest memory limit of any rank.
   double smallest_bytes() const { return *std::min_element(bytes.begin(), bytes.end()); }

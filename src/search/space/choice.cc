@@ -24,6 +24,7 @@ const std::vector<std::string> kPins = {"tensor",
                                         "pipe",
                                         "submeshes",
                                         "starts",
+                                        "balance",
                                         "micro",
                                         "sequence",
                                         "checkpoint",
@@ -241,6 +242,9 @@ Pins parse_pins(const Json& table) {
       }
     } else if (key == "starts") {
       pins.starts = names_in(value, key);
+    } else if (key == "balance") {
+      pins.balance = factor(value, key);
+      if (pins.balance > 1) fail("search", "balance is 0 to 1, but got {}", pins.balance);
     } else if (key == "forbid") {
       pins.forbid = names_in(value, key);
     } else if (key == "precision") {

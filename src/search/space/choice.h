@@ -64,8 +64,10 @@ struct Pins {
   // Allowed numbers of ranks of a stage (stage_sizes() in search/space/submeshes.h); "none":
   // homogeneous stages. Nothing: the search's own rule (search/space/submeshes.h).
   std::optional<std::string> sizes;
-  std::vector<Submesh> submeshes;     // of the stages; empty: any
-  std::vector<std::string> starts;    // blocks at which the later parts begin
+  std::vector<Submesh> submeshes;   // of the stages; empty: any
+  std::vector<std::string> starts;  // blocks at which the later parts begin
+  // The least arithmetic of a stage's forward pass, as a share of the largest stage's; 0: any.
+  double balance = 0;
   std::optional<std::string> solver;  // chooses a stage's recomputed blocks; labels or ilp
   std::optional<double> memory;       // bytes that a rank may use, where the devices have more
   std::optional<double> time_limit;   // seconds after which the best so far is taken

@@ -57,6 +57,7 @@ Job random_job() {
   if (coin()) job.pins["offload"] = coin();
   if (coin()) job.pins["zero"] = pick(0, 3);
   if (coin()) job.pins["pipe"] = one_of(search::divisors(job.world));
+  if (coin()) job.pins["balance"] = pick(2, 10) / 10.0;
   if (coin()) job.pins["checkpoint"] = one_of<json>({false, true, "full", "selective"});
   return job;
 }
@@ -93,7 +94,7 @@ void check_job() {
       }
     });
   }
-  if (space.combinations().empty()) {
+  if (std::isinf(least)) {
     RC_ASSERT_THROWS_AS(planner.find(job.on), Error);
     return;
   }

@@ -84,9 +84,12 @@ void WholeSpace::add(const Choice& choice, const Layers* layers, double bound) {
 const CostModel& WholeSpace::model_of(const Starts& starts) {
   auto& model = models_[starts];
   if (!model) {
-    model = std::make_unique<CostModel>(
-        folded_, tables_, costs_,
-        Limits{limits_.by_kind(), request_.pins.solver.value_or("auto"), starts, {}});
+    model = std::make_unique<CostModel>(folded_, tables_, costs_,
+                                        Limits{limits_.by_kind(),
+                                               request_.pins.solver.value_or("auto"),
+                                               starts,
+                                               {},
+                                               request_.pins.balance});
   }
   return *model;
 }

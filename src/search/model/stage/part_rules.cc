@@ -1,8 +1,58 @@
 #include "search/model/stage/part_rules.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace perigee::search {
+namespace {
+
+constexpr double kRounding = 1e-9;
+
+}  // namespace
+
+PartRules::PartRules(const Folded& folded, std::vector<int> starts, double balance)
+    : folded_(folded), starts_(std::move(starts)), balance_(balance) {
+  if (balance_ == 0) return;
+  arithmetic_ = arithmetic_of(folded);
+  arithmetic_.blocks.resize(static_cast<size_t>(blocks()));
+  before_.resize(arithmetic_.blocks.size() + 1);
+  std::partial_sum(arithmetic_.blocks.begin(), arithmetic_.blocks.end(), before_.begin() + 1);
+}
+
+double PartRules::arithmetic(const PartBlocks& part) const {
+  return before_[static_cast<size_t>(part.end)] - before_[static_cast<size_t>(part.begin)] +
+         (part.has_prologue ? arithmetic_.prologue : 0) +
+         (part.has_epilogue ? arithmetic_.epilogue : 0);
+}
+
+bool PartRules::is_balanced(const std::vector<PartBlocks>& parts,
+                            const std::vector<int>& stage_of) const {
+  if (balance_ == 0 || parts.size() < 2) return true;
+  std::vector<double> stages(stage_of.empty() ? parts.size() : 1 + std::ranges::max(stage_of));
+  for (size_t k = 0; k < parts.size(); ++k) {
+    stages[stage_of.empty() ? k : static_cast<size_t>(stage_of[k])] += arithmetic(parts[k]);
+  }
+  return std::ranges::min(stages) >= balance_ * std::ranges::max(stages) * (1 - kRounding);
+}
+
+std::vector<double> PartRules::smallest_stages(int64_t stages) const {
+  const double all = before_.back() + arithmetic_.prologue + arithmetic_.epilogue;
+  const double mean = all / static_cast<double>(stages);
+  std::vector<double> found;
+  for (int begin = 0; begin < blocks(); ++begin) {
+    for (int end = begin + 1; end <= blocks(); ++end) {
+      const double own = arithmetic({begin, end, 0, begin == 0, end == blocks()});
+      // The largest stage has at least the mean, the smallest at most.
+      if (own > mean * (1 + kRounding)) break;
+      if (own >= balance_ * mean * (1 - kRounding)) found.push_back(own);
+    }
+  }
+  std::ranges::sort(found);
+  const auto near = [](double a, double b) { return b <= a * (1 + kRounding); };
+  found.erase(std::unique(found.begin(), found.end(), near), found.end());
+  return found;
+}
 
 int PartRules::blocks() const {
   return static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));

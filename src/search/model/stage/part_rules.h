@@ -1,7 +1,7 @@
 // The blocks that the parts of a pipeline have, and the numbers of blocks that they may have.
 #pragma once
 
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "search/layers/fold.h"
@@ -26,8 +26,8 @@ struct PartPosition {
 class PartRules {
  public:
   // Keeps `folded` by reference. `starts`: the first block of each later part; empty: any.
-  PartRules(const Folded& folded, std::vector<int> starts)
-      : folded_(folded), starts_(std::move(starts)) {}
+  // `balance`: Pins::balance.
+  PartRules(const Folded& folded, std::vector<int> starts, double balance = 0);
 
   // Returns the number of the model's blocks, at least 1.
   int blocks() const;
@@ -51,6 +51,19 @@ class PartRules {
   // Returns whether the pinned starts leave the first or the last part without a block.
   bool pins_end_without_block() const;
 
+  // Returns the arithmetic of a part's forward pass.
+  double arithmetic(const PartBlocks& part) const;
+
+  // Returns whether the stages have the balance that is pinned. `stage_of`: of each part; empty:
+  // each part is a stage.
+  bool is_balanced(const std::vector<PartBlocks>& parts,
+                   const std::vector<int>& stage_of = {}) const;
+
+  // Returns the arithmetic that the smallest of so many stages of one part may have, ascending, in
+  // cuts with the pinned balance. The largest has at most this divided by balance().
+  std::vector<double> smallest_stages(int64_t stages) const;
+  double balance() const { return balance_; }
+
   // Return the fewest blocks of the first, or of the last, of several parts of a stage: 0 where the
   // prologue, or the epilogue, has parameters, else 1.
   int fewest_first_blocks(const Layers& layers) const;
@@ -63,6 +76,9 @@ class PartRules {
  private:
   const Folded& folded_;
   const std::vector<int> starts_;
+  const double balance_;
+  Arithmetic arithmetic_;       // empty without a balance
+  std::vector<double> before_;  // arithmetic of the blocks before each block, and of all
 };
 
 }  // namespace perigee::search
