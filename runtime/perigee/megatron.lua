@@ -41,13 +41,14 @@ local function accumulate_in_float32(draft, _, options)
   return options
 end
 
--- The devices determine the backends.
-local function backend(draft, name)
-  draft:job("cluster.device", name == "nccl" and "cuda" or "cpu")
-  if name == "gloo" then
-    draft:warn('[megatron] pipeline_model_parallel_comm_backend = "gloo" moves all work to the CPU, not only the '
-      .. "messages between stages")
-  end
+local function no_stages(o)
+  return o.pipeline_model_parallel_size == 1 and "pipeline_model_parallel_size is 1" or nil
+end
+
+-- The device determines what carries collectives; messages between stages may go another way.
+local function backend(draft, name, options)
+  if no_stages(options) then return end
+  if name == "nccl" then draft:job("cluster.device", "cuda") else draft:job("cluster.messages", name) end
 end
 
 -- As in Megatron-Core, autocast_dtype falls back to pipeline_dtype; then to params_dtype.
@@ -95,7 +96,7 @@ end
 local model_parallel = {
   { "tensor_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "pipeline_model_parallel_size", "integer", 1, least = 1, sets = "axis.pipe" },
-  { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" },
+  { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" }, idle = no_stages,
     sets = backend, but = { ucc = { refused = "backends are nccl and gloo" } } },
   { "virtual_pipeline_model_parallel_size", "integer", nil, least = 1, sets = function(draft, chunks)
     if chunks > 1 then draft:use("pipeline_parallel", { schedule = "interleaved", chunks = chunks }) end

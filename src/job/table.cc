@@ -439,6 +439,13 @@ std::vector<JobKey> other_keys() {
        .about = "Whether the ranks are threads of one process, which exchange tensors through its "
                 "memory: for trying a strategy on one device."},
       {.table = "cluster",
+       .name = "messages",
+       .field = FIELD(j.cluster.messages),
+       .allowed = {"device", "gloo"},
+       .about = "What carries the messages between pipeline stages: what carries the device's "
+                "collectives (NCCL on GPUs), or Gloo, through the host's memory, while collectives "
+                "stay with NCCL."},
+      {.table = "cluster",
        .name = "file",
        .field = FIELD(j.cluster.file),
        .is_path = true,

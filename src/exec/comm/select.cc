@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/log_format.h"
+#include "exec/comm/messages.h"
 #include "exec/cuda.h"
 
 namespace perigee::exec {
@@ -35,14 +36,16 @@ bool has_gpu_each(Communicator& communicator, int64_t world, int index) {
 
 std::shared_ptr<Communicator> communicator_of(const std::shared_ptr<Device>& device,
                                               const std::shared_ptr<Communicator>& host,
-                                              RendezvousOptions options) {
+                                              RendezvousOptions options, Messages messages) {
   if (device->place().is_cpu()) return host;
   if (has_gpu_each(*host, options.world, device->place().index())) {
     // NCCL uses the same store, which is already served.
     options.serve = false;
     options.listen_socket = -1;
     options.name = "nccl";
-    return cuda_host().communicator(options, device);
+    std::shared_ptr<Communicator> collectives = cuda_host().communicator(options, device);
+    if (messages == Messages::by_device) return collectives;
+    return with_messages(std::move(collectives), cuda_host().by_host(host));
   }
   auto through_host = cuda_host().by_host(host);
   if (options.rank == 0) {

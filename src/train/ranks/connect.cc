@@ -17,6 +17,10 @@ std::chrono::milliseconds timeout_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
 }
 
+exec::Messages messages(const job::Job& job) {
+  return job.cluster.messages == "gloo" ? exec::Messages::by_host : exec::Messages::by_device;
+}
+
 exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
   exec::RendezvousOptions options;
   options.host = place.host;
@@ -63,7 +67,7 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
   made.communicator = made.tensors = exec::gloo_communicator(options);
   try {
     if (place.rank != 0) open();
-    made.tensors = exec::communicator_of(made.device, made.communicator, options);
+    made.tensors = exec::communicator_of(made.device, made.communicator, options, messages(job));
   } catch (const std::exception& error) {
     made.communicator->abort(error.what());
     throw;

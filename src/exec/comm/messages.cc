@@ -1,0 +1,63 @@
+#include "exec/comm/messages.h"
+
+#include <map>
+#include <utility>
+
+namespace perigee::exec {
+namespace {
+
+class MixedGroup : public Group {
+ public:
+  MixedGroup(std::shared_ptr<Group> collectives, std::shared_ptr<Group> messages)
+      : Group(collectives->name(), collectives->ranks(), collectives->rank()),
+        collectives_(std::move(collectives)),
+        messages_(std::move(messages)) {}
+
+  std::shared_ptr<Work> transfer(Transfer transfer) override {
+    const bool message = transfer.kind == Collective::Kind::send ||
+                         transfer.kind == Collective::Kind::receive;
+    return (message ? messages_ : collectives_)->transfer(std::move(transfer));
+  }
+
+ private:
+  std::shared_ptr<Group> collectives_, messages_;
+};
+
+class MixedCommunicator : public Communicator {
+ public:
+  MixedCommunicator(std::shared_ptr<Communicator> collectives,
+                    std::shared_ptr<Communicator> messages)
+      : collectives_(std::move(collectives)), messages_(std::move(messages)) {}
+
+  int64_t rank() const override { return collectives_->rank(); }
+  int64_t world() const override { return collectives_->world(); }
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    auto collectives = collectives_->group(name, ranks);
+    auto messages = messages_->group(name, ranks);
+    auto& group = groups_[{name, ranks}];
+    if (!group) group = std::make_shared<MixedGroup>(std::move(collectives), std::move(messages));
+    return group;
+  }
+  void check() override {
+    collectives_->check();
+    messages_->check();
+  }
+  void abort(const std::string& reason) override {
+    collectives_->abort(reason);
+    messages_->abort(reason);
+  }
+
+ private:
+  std::shared_ptr<Communicator> collectives_, messages_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<MixedGroup>> groups_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> with_messages(std::shared_ptr<Communicator> collectives,
+                                            std::shared_ptr<Communicator> messages) {
+  return std::make_shared<MixedCommunicator>(std::move(collectives), std::move(messages));
+}
+
+}  // namespace perigee::exec
