@@ -206,7 +206,9 @@ Module solver_module() {
           "stage has more than 1 + imbalance times the work that its share of the devices has), "
           "forbid (parallel_mode's), estimated (true: measured times are ignored), file (the table "
           "is read from it, or written to it if it does not exist; it is never replaced; "
-          "formats/stages.md) and most (sequences that are simulated; default 6)"}},
+          "formats/stages.md) and most (sequences that are simulated; default 6; of the fastest "
+          "three "
+          "also plans with zero2, fsdp or tensor_parallel in place of the solver's choices)"}},
         "table?, string?",
         "Finds stages for the job's model: clusters its ops into layers, has the exact solver "
         "shard "
@@ -215,7 +217,7 @@ Module solver_module() {
         "layer from 0, submesh from 0, cost in seconds of a microbatch, and bytes: peak, in, out, "
         "temporary, available; max_successors), text (the rows as a table), stages (the rows of "
         "the best sequence), strategy, seconds (simulated), lower_bound (by the table) and judged "
-        "(the simulated sequences); or nil and why none fits.",
+        "(the simulated plans); or nil and why none fits.",
         stage_table},
        {"plan",
         {pins},

@@ -274,7 +274,9 @@ class AutoSharding : public MethodWith<AutoConfig> {
                    const Context& context) const {
     std::vector<std::string> match, others;
     for (const auto& block : fitted.blocks) {
-      if (block.storage_level == level && !block.scope.empty()) match.push_back(block.scope);
+      const bool own = block.storage_level == level && !block.scope.empty();
+      // A block in which a stage begins is one of two stages.
+      if (own && std::ranges::count(match, block.scope) == 0) match.push_back(block.scope);
     }
     bool any = false;
     for (const auto& [parameter, block] : fitted.stored_with) {

@@ -34,7 +34,9 @@ const methods::Config* config_of(const methods::StrategySpec& strategy, const st
 bool same_stages(const methods::StrategySpec& strategy, const json& found) {
   const auto mesh = config_of(found, "parallel_mode");
   const auto* own = config_of(strategy, "parallel_mode");
-  if (!mesh || !own || !config_of(strategy, "auto_sharding")) return false;
+  if (!mesh || !own) return false;
+  const bool solved = config_of(strategy, "auto_sharding") != nullptr;
+  if (solved != config_of(found, "auto_sharding").has_value()) return false;
   const auto field = [](const methods::Config* config, const char* name) {
     return config ? config->fields.value(name, json()) : json();
   };
@@ -90,12 +92,12 @@ std::vector<plan::Decision> stage_decisions(const json& result) {
                              fmt::join(submeshes, ", "))});
   decisions.push_back(
       {"stages",
-       fmt::format(
-           "of {} sequences of stages that were simulated{} the chosen one takes {} a step; "
-           "by the table no sequence takes less than {}",
-           result["judged"].size(), refused > 0 ? fmt::format(" ({} were refused)", refused) : "",
-           simulate::seconds_text(result["seconds"].get<double>()),
-           simulate::seconds_text(result["lower_bound"].get<double>()))});
+       fmt::format("of {} plans of stages that were simulated{} the chosen one takes {} a step; "
+                   "by the table no sequence takes less than {}",
+                   result["judged"].size(),
+                   refused > 0 ? fmt::format(" ({} were refused)", refused) : "",
+                   simulate::seconds_text(result["seconds"].get<double>()),
+                   simulate::seconds_text(result["lower_bound"].get<double>()))});
   for (size_t r = 0; r < result["rows"].size(); ++r) {
     decisions.push_back({std::string(kStageTable), row_text(result, r)});
   }

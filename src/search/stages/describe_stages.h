@@ -15,8 +15,8 @@ namespace perigee::search {
 // Results of plan_stages.
 using StagesMade = std::span<const std::shared_ptr<const nlohmann::json>>;
 
-// Returns the result whose submeshes and starts the strategy has, beside auto_sharding, the newest
-// first; nullptr without one.
+// Returns the result whose submeshes and starts the strategy has, with auto_sharding where the
+// result's strategy has it, the newest first; nullptr without one.
 std::shared_ptr<const nlohmann::json> stages_chosen_by(const methods::StrategySpec& strategy,
                                                        StagesMade made);
 

@@ -16,8 +16,8 @@ namespace {
 class TableMaker {
  public:
   TableMaker(const methods::PlanRequest& request, const StageTableOptions& options)
-      : request_(request), options_(options), graph_(*request.graph) {
-    table_.graph_hash = graph::structural_hash(graph_);
+      : request_(request), options_(options), graph_(as_computed(request, options)) {
+    table_.graph_hash = graph::structural_hash(*request.graph);
     table_.cluster = options.cluster;
     table_.devices = request.world;
     table_.microbatches = options.microbatches;
@@ -45,6 +45,14 @@ class TableMaker {
   }
 
  private:
+  // Returns the graph with the types that its values have in the stages' precision.
+  static graph::Graph as_computed(const methods::PlanRequest& request,
+                                  const StageTableOptions& options) {
+    plan::Plan plan;
+    plan.precision = options.precision;
+    return request.as_computed ? request.as_computed(*request.graph, plan) : *request.graph;
+  }
+
   // Seconds of a unit of the solver's costs, and of a byte that another stage sends.
   struct Scales {
     double seconds = 1, receive = 0;
@@ -59,6 +67,7 @@ class TableMaker {
     }
     plan.microbatches = table_.microbatches;
     plan.forbidden = table_.rules.forbid;
+    plan.precision = options_.precision;
     return plan;
   }
 
@@ -77,7 +86,7 @@ class TableMaker {
   Scales set_prices(shard::BlockPlanOptions& options, const plan::Plan& plan,
                     const SubmeshView& view) const {
     if (!request_.rates) return {};
-    const auto rates = request_.rates(graph_, plan);
+    const auto rates = request_.rates(*request_.graph, plan);
     const double link = view.tensor > 1 ? rates.links.at("tensor") : rates.bytes;
     options.assignment.prices = {.per_flop = link / rates.flops, .per_byte = link / rates.bytes};
     options.host_byte = link / rates.host;
@@ -173,7 +182,7 @@ class TableMaker {
 
   const methods::PlanRequest& request_;
   const StageTableOptions& options_;
-  const graph::Graph& graph_;
+  const graph::Graph graph_;
   StageTable table_;
   std::vector<int> layer_of_;  // by node
   methods::LayerBytes bytes_;

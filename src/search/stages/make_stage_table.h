@@ -18,6 +18,7 @@ struct StageTableOptions {
   std::vector<SubmeshView> views;
   bool measured = false;
   StageRules rules = {};
+  plan::Precision precision = {};  // of all stages
 };
 
 // `request`: its graph is captured at one microbatch; it has the devices' memory and rates, and

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -10,9 +9,11 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/files/file.h"
+#include "base/text/bytes.h"
 #include "methods/parallel/layer_cuts.h"
 #include "methods/parallel/open_choices.h"
 #include "search/stages/make_stage_table.h"
+#include "search/stages/stage_variants.h"
 
 namespace perigee::search {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostJudged = 6;
+constexpr size_t kVaried = 3;  // sequences whose variants are simulated
 
 struct Options {
   json layers = json();  // a number or scopes; null: chosen
@@ -117,12 +119,22 @@ std::vector<std::string> layers_of(const graph::Graph& graph, const Options& opt
     for (const auto& scope : options.layers) scopes.push_back(scope.get<std::string>());
     return scopes;
   }
+  if (options.layers.is_number_integer()) {
+    return methods::cluster_layers(
+        graph, {.layers = options.layers.get<int64_t>(), .tolerance = options.tolerance});
+  }
   // Twice as many layers as devices leave stages of unequal sizes possible.
   auto count = std::min(longest_row(graph), 2 * request.hosts * request.devices_per_host);
   constexpr int64_t kMostLayers = 16;
   count = std::min(count, kMostLayers);
-  if (options.layers.is_number_integer()) count = options.layers.get<int64_t>();
-  return methods::cluster_layers(graph, {.layers = count, .tolerance = options.tolerance});
+  // Modules that cannot be cut may leave no cut of so many layers within the tolerance.
+  for (;; --count) {
+    try {
+      return methods::cluster_layers(graph, {.layers = count, .tolerance = options.tolerance});
+    } catch (const Error&) {
+      if (count <= 1) throw;
+    }
+  }
 }
 
 SubmeshSpace space_of(const Options& options, const StagesRequest& request, int64_t samples) {
@@ -175,6 +187,8 @@ void add_methods(StageTableOptions& wanted, const Options& options, methods::Pla
     wanted.rules.storage = std::max<int64_t>(wanted.rules.storage, unit.level);
   }
   wanted.rules.recomputed = !plan.recompute.regions.empty();
+  wanted.precision = plan.precision;
+  if (plan.precision.dtype) wanted.rules.dtype = graph::name_of(*plan.precision.dtype);
   if (options.choose) {
     wanted.choose = *options.choose;
     return;
@@ -198,8 +212,10 @@ void check_same(const StageTable& table, const methods::PlanRequest& request,
   compare("the submeshes", table.views == options.views);
   compare("the choices", table.choose == options.choose);
   compare("measured times", table.measured == options.measured);
-  compare("the profile, imbalance, forbidden collectives, or methods of storage and recomputation",
-          table.rules == options.rules);
+  compare(
+      "the profile, imbalance, forbidden collectives, or methods of storage, "
+      "recomputation and precision",
+      table.rules == options.rules);
   if (differ.empty()) return;
   fail("stages",
        "{} was made for another plan ({}): name another file, or remove this one to make it anew",
@@ -231,6 +247,69 @@ std::vector<StageSequence> sequences_of(const StageTable& table, size_t most) {
   return sequences;
 }
 
+// Simulates strategies of stages, the fastest of which is chosen.
+class Judge {
+ public:
+  struct One {
+    StageSequence sequence;
+    json strategy;
+    double seconds = 0;
+  };
+
+  // Keeps table and request by reference. `methods`: that every plan has.
+  Judge(const StageTable& table, const StagesRequest& request, json methods)
+      : table_(table), request_(request), methods_(std::move(methods)) {}
+
+  // `variant`: StageVariant::methods, "" for the solver's own decisions.
+  void look(const StageSequence& sequence, json strategy, const std::string& variant) {
+    // auto_sharding is applied last, whatever the order.
+    auto whole = strategy;
+    for (const auto& method : methods_) whole.push_back(method);
+    json row = {{"stages", sequence.rows}, {"predicted", sequence.seconds}};
+    if (!variant.empty()) row["with"] = variant;
+    try {
+      const auto cost = request_.cost(whole);
+      const double available = table_.rows[sequence.rows.front()].available;
+      if (cost.peak_bytes > available) {
+        fail("stages", "a rank needs {}, but has {}", bytes_text(cost.peak_bytes),
+             bytes_text(available));
+      }
+      row["seconds"] = cost.seconds;
+      if (variant.empty()) simulated_.push_back({sequence, std::move(strategy), cost.seconds});
+      if (!best_ || cost.seconds < best_->seconds) {
+        best_ = {sequence, std::move(whole), cost.seconds};
+      }
+    } catch (const Error& error) {
+      row["refused"] = refused_ = error.what();
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  // Looks at the variants of the sequences that are simulated to be the fastest.
+  void look_at_variants() {
+    std::ranges::stable_sort(simulated_, {}, &One::seconds);
+    if (simulated_.size() > kVaried) simulated_.resize(kVaried);
+    for (const auto& one : simulated_) {
+      for (auto& variant : variants_of(one.strategy)) {
+        look(one.sequence, std::move(variant.strategy), variant.methods);
+      }
+    }
+  }
+
+  const std::optional<One>& best() const { return best_; }
+  const std::string& refused() const { return refused_; }  // the last reason
+  const json& rows() const { return rows_; }
+
+ private:
+  const StageTable& table_;
+  const StagesRequest& request_;
+  const json methods_;
+  std::vector<One> simulated_;  // without `methods_`
+  std::optional<One> best_;     // with them
+  std::string refused_;
+  json rows_ = json::array();
+};
+
 }  // namespace
 
 json plan_stages(const json& given, const StagesRequest& request) {
@@ -258,35 +337,18 @@ json plan_stages(const json& given, const StagesRequest& request) {
                     "memory: ask for more layers, or allow more submeshes",
                     table.layer_count(), table.devices));
   }
-  json result = json::object();
-  double least = std::numeric_limits<double>::infinity();
-  std::string refused;
-  auto judged = json::array();
+  Judge judge(table, request, options.methods);
   for (const auto& sequence : sequences) {
-    auto strategy = strategy_of(table, sequence, options.schedule);
-    // auto_sharding is applied last, whatever the order.
-    for (const auto& method : options.methods) strategy.push_back(method);
-    json row = {{"stages", sequence.rows}, {"predicted", sequence.seconds}};
-    try {
-      const double seconds = request.seconds(strategy);
-      row["seconds"] = seconds;
-      if (seconds < least) {
-        least = seconds;
-        result["strategy"] = std::move(strategy);
-        result["seconds"] = seconds;
-        table.chosen = sequence.rows;
-      }
-    } catch (const Error& error) {
-      refused = error.what();
-      row["refused"] = refused;
-    }
-    judged.push_back(std::move(row));
+    judge.look(sequence, strategy_of(table, sequence, options.schedule), "");
   }
-  if (!result.contains("strategy")) {
+  judge.look_at_variants();
+  if (!judge.best()) {
     throw Error(Status::infeasible, "stages",
                 fmt::format("none of the {} best sequences of stages can be compiled; the last: {}",
-                            sequences.size(), refused));
+                            sequences.size(), judge.refused()));
   }
+  table.chosen = judge.best()->sequence.rows;
+  json result = {{"strategy", judge.best()->strategy}, {"seconds", judge.best()->seconds}};
   if (!options.file.empty() && !std::filesystem::exists(options.file)) {
     write_durably(options.file, print(table));
   }
@@ -298,7 +360,7 @@ json plan_stages(const json& given, const StagesRequest& request) {
     const json shape = {view.hosts, view.devices};
     if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
   }
-  result["judged"] = std::move(judged);
+  result["judged"] = judge.rows();
   result["lower_bound"] = sequences.front().lower_bound;
   return result;
 }

@@ -20,8 +20,8 @@ struct StagesRequest {
   int64_t global_batch = 1;
   // Returns the request of a plan for the graph captured at so many samples.
   std::function<methods::PlanRequest(int64_t samples)> request;
-  // Returns the seconds of a step of a strategy's compiled programs. Throws Error.
-  std::function<double(const nlohmann::json& strategy)> seconds;
+  // Returns the cost of a step of a strategy's compiled programs. Throws Error.
+  std::function<methods::PlanCost(const nlohmann::json& strategy)> cost;
   // Methods of scripts, which the option `methods` may name.
   std::vector<std::shared_ptr<const methods::Method>> defined = {};
 };
@@ -31,11 +31,12 @@ struct StagesRequest {
 // of {hosts, devices}), `views` (SubmeshSpace::logical), `choose` (of auto_sharding; by default
 // storage and recompute, unless `methods` make these choices), `schedule`, `methods` (a list that
 // every plan has), `profile`, `imbalance` and `forbid` (StageRules), `estimated` (for
-// StagesRequest::seconds), `file` (of the table: read where it exists, else written) and `most`
-// (sequences that are simulated). Returns {submesh_choices, layers, rows, text (the table), judged:
-// [{stages, predicted, seconds | refused}], stages (rows of the chosen sequence), strategy,
-// seconds, lower_bound}. `stages` count rows from 0. Throws Error: for unknown options or methods,
-// a file of another model or space, and with Status::infeasible where no sequence fits.
+// StagesRequest::cost), `file` (of the table: read where it exists, else written) and `most`
+// (sequences that are simulated; of the fastest also variants, stage_variants.h). Returns
+// {submesh_choices, layers, rows, text (the table), judged: [{stages, predicted, with (of a
+// variant), seconds | refused}], stages (rows of the chosen sequence), strategy, seconds,
+// lower_bound}. `stages` count rows from 0. Throws Error: for unknown options or methods, a file of
+// another model or space, and with Status::infeasible where no sequence fits.
 nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
 
 }  // namespace perigee::search

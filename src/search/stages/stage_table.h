@@ -32,6 +32,7 @@ struct StageRules {
   int64_t storage = 0;      // level at which another method stores all parameters in parts; 0: none
   bool recomputed = false;  // another method recomputes all blocks
   std::vector<std::string> forbid;  // plan::Plan::forbidden
+  std::string dtype;                // in which ops compute; "": the model's
   // A range costs the sum of its layers, each sharded by itself (Alpa's "individual" profiles).
   bool individual = false;
   // No stage has more than 1 + imbalance times the work that its share of the devices has.

@@ -68,8 +68,10 @@ StageRules read_rules(const json& all, const std::string& file) {
   StageRules rules{.storage = read<int64_t>(all, "storage", file),
                    .recomputed = read<bool>(all, "recomputed", file),
                    .forbid = read<std::vector<std::string>>(all, "forbid", file),
+                   .dtype = {},
                    .individual = read<bool>(all, "individual", file),
                    .imbalance = {}};
+  if (all.contains("dtype")) rules.dtype = read<std::string>(all, "dtype", file);
   if (all.contains("imbalance")) rules.imbalance = read<double>(all, "imbalance", file);
   return rules;
 }
@@ -96,6 +98,7 @@ std::string print(const StageTable& table) {
                 {"recomputed", table.rules.recomputed},
                 {"forbid", table.rules.forbid},
                 {"individual", table.rules.individual}};
+  if (!table.rules.dtype.empty()) rules["dtype"] = table.rules.dtype;
   if (table.rules.imbalance) rules["imbalance"] = *table.rules.imbalance;
   const json all = {{"format", kFormat},
                     {"graph", table.graph_hash},

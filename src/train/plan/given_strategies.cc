@@ -1,14 +1,19 @@
-// AutoPlanner's answers about given strategies: their predicted times and memory, and measured ops.
+// AutoPlanner's answers about given strategies: their predicted times and memory, and measured ops;
+// and its search for stages, which judges strategies.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/fail.h"
 #include "methods/method.h"
 #include "search/explain/method_costs.h"
+#include "search/stages/describe_stages.h"
+#include "search/stages/plan_stages.h"
 #include "simulate/op_table.h"
 #include "simulate/report.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/profiling.h"
+#include "train/plan/ask_devices.h"
 #include "train/plan/auto_planner.h"
 #include "train/ranks/device.h"
 
@@ -114,6 +119,41 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   result["ops"] = done.ops.size();
   result["measured"] = done.measured.size() + done.known.size();
   return result;
+}
+
+json AutoPlanner::stage_table(const json& options, const lua::Defined& defined) {
+  // A strategy function is called a second time where the plan needs a capture at another size.
+  auto& known = stages_[options.dump()];
+  if (known) return *known;
+  search::StagesRequest asked;
+  asked.cluster = cluster_.name;
+  const auto per_host = cluster_.links.size() > 1 ? std::min(cluster_.links.front().ranks, world_)
+                                                  : world_;
+  asked.devices_per_host = world_ % per_host == 0 ? per_host : world_;
+  asked.hosts = world_ / asked.devices_per_host;
+  asked.global_batch = job_.batch.global;
+  asked.defined = defined;
+  asked.request = [&](int64_t samples) {
+    auto request = method_request();
+    request.graph = &source_->at(samples, job_.train.forward_only).graph;
+    request.samples = samples;
+    ask_devices(request, job_, [this](int64_t) { return cluster_; },
+                {std::shared_ptr<void>(), &recorded_.traces()});
+    return request;
+  };
+  const auto pins = options.contains("estimated") ? json{{"estimated", options["estimated"]}}
+                                                  : json::object();
+  asked.cost = [&](const json& strategy) {
+    const auto taken = estimate(strategy, pins, defined);
+    return methods::PlanCost{taken["seconds"], taken["peak_bytes"]};
+  };
+  known = std::make_shared<const json>(search::plan_stages(options, asked));
+  stages_made_.push_back(known);
+  return *known;
+}
+
+std::shared_ptr<const json> AutoPlanner::stages_of(const methods::StrategySpec& strategy) const {
+  return search::stages_chosen_by(strategy, stages_made_);
 }
 
 }  // namespace perigee::train

@@ -102,11 +102,10 @@ TEST_CASE("automatic stages are not slower than any plan of a sweep over sizes")
 
 TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a sweep", "[.long]") {
   // Sizes of Alpa's table 5 (GPT-3 and GShard MoE) and wide ResNet; the batches are reduced.
-  const std::string recompute = "{ \"checkpoint\", { \"blocks.*\" } }";
+  const std::string recompute = "{ \"checkpoint\", { \"blocks.*\" } }, { \"half\", {} }";
   const auto gpt = [&](const char* name, int64_t layers, int64_t width, int64_t heads) {
     return Model{fmt::format("GPT {}", name),
-                 fmt::format("kind = \"gpt\"\nlayers = {}\nwidth = {}\nheads = {}\nvocab = "
-                             "51200\ndtype = \"float16\"",
+                 fmt::format("kind = \"gpt\"\nlayers = {}\nwidth = {}\nheads = {}\nvocab = 51200",
                              layers, width, heads),
                  "sequence = 1024\n",
                  128,
@@ -116,7 +115,7 @@ TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a s
   const auto moe = [&](const char* name, int64_t layers, int64_t width, int64_t experts) {
     return Model{fmt::format("MoE {}", name),
                  fmt::format("kind = \"moe\"\nlayers = {}\nwidth = {}\nheads = 16\nhidden = "
-                             "{}\nvocab = 32000\nexperts = {}\ndtype = \"float16\"",
+                             "{}\nvocab = 32000\nexperts = {}",
                              layers, width, 4 * width, experts),
                  "sequence = 1024\n",
                  128,

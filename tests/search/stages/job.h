@@ -46,8 +46,10 @@ inline StagesRequest stages_request(const Job& job) {
                         .devices_per_host = job.world,
                         .global_batch = 32,
                         .request = [&job](int64_t) { return job.request(); },
-                        .seconds = {}};
-  request.seconds = [left = 100.0](const nlohmann::json&) mutable { return left -= 1; };
+                        .cost = {}};
+  request.cost = [left = 100.0](const nlohmann::json&) mutable {
+    return methods::PlanCost{.seconds = left -= 1};
+  };
   return request;
 }
 

@@ -195,6 +195,62 @@ class Own : public methods::Method {
   bool recomputes_;
 };
 
+TEST_CASE(
+    "the fastest sequences are also simulated with methods in place of the solver's choices") {
+  const Job job;
+  auto request = stages_request(job);
+  const json options = {{"layers", 3}, {"microbatches", 4}, {"views", "all"}, {"most", 4}};
+  const auto has = [](const json& strategy, const char* method) {
+    return std::ranges::any_of(strategy, [&](const auto& use) {
+      return use == method || (use.is_array() && use[0] == method);
+    });
+  };
+  // `fast`: the strategies that take a second, of `bytes`; the others take ten.
+  const auto with = [&](auto fast, double bytes) {
+    request.cost = [=](const json& strategy) {
+      const bool is_fast = fast(strategy);
+      return methods::PlanCost{.seconds = is_fast ? 1.0 : 10.0, .peak_bytes = is_fast ? bytes : 0};
+    };
+    return plan_stages(options, request);
+  };
+  const auto stored = with([&](const json& strategy) { return has(strategy, "fsdp"); }, 0);
+  CHECK(stored["seconds"] == 1);
+  CHECK(has(stored["strategy"], "fsdp"));
+  CHECK(has(stored["strategy"], "auto_sharding"));
+  for (const auto& use : stored["strategy"]) {
+    if (use.is_array() && use[0] == "auto_sharding") CHECK(use[1]["choose"] == json{"recompute"});
+  }
+  const auto split = [&](const json& strategy) {
+    return has(strategy, "tensor_parallel") && has(strategy, "zero2");
+  };
+  const auto known = with(split, 0);
+  CHECK(split(known["strategy"]));
+  CHECK_FALSE(has(known["strategy"], "auto_sharding"));
+  CHECK(stages_chosen_by(methods::from_json(known["strategy"], "test"),
+                         std::vector{std::make_shared<const json>(known)}));
+  // A variant is not taken where it needs more memory than a rank has.
+  const auto large = with(split, 2e9);
+  CHECK(large["seconds"] == 10);
+  CHECK(has(large["strategy"], "auto_sharding"));
+  size_t refused = 0;
+  for (const auto& one : large["judged"]) {
+    refused += one.contains("refused");
+    if (one.contains("refused")) CHECK(one["with"] == "tensor_parallel, zero2");
+  }
+  CHECK(refused > 0);
+}
+
+TEST_CASE("layers are as many as the modules' work allows where their number is not given") {
+  Job job;
+  // Six products of equal work are no five or four layers of about equal work.
+  job.graph = chain({.blocks = 5, .batch = 8, .width = 64});
+  const auto found = plan_stages({{"microbatches", 4}, {"tolerance", 0.1}}, stages_request(job));
+  CHECK(found["layers"].size() + 1 < 5);
+  CHECK_THROWS_WITH(
+      plan_stages({{"microbatches", 4}, {"tolerance", 0.1}, {"layers", 5}}, stages_request(job)),
+      Catch::Contains("into 5 layers"));
+}
+
 TEST_CASE("rules follow from the plan that methods make, not from their names") {
   const Job job;
   const auto with = [&](const json& methods, std::shared_ptr<const methods::Method> own = nullptr) {
@@ -241,14 +297,15 @@ TEST_CASE("the stages of a strategy are explained by the rows of their table") {
   other[1][1]["starts"] = {"blocks.3"};
   CHECK(stages_chosen_by(methods::from_json(other, "test"), all) == nullptr);
   other = strategy;
-  other.erase(3);
+  REQUIRE(other.back()[0] == "auto_sharding");
+  other.erase(other.size() - 1);
   CHECK(stages_chosen_by(methods::from_json(other, "test"), all) == nullptr);
 
   const auto decisions = stage_decisions(found);
   REQUIRE(decisions.size() == 2 + found["rows"].size());
   CHECK(decisions[0].sentence ==
         "2 layers, which begin at the first op, blocks.2, on submeshes of 1 x 2");
-  CHECK(decisions[1].sentence.find("of 1 sequences of stages") == 0);
+  CHECK(decisions[1].sentence.find("of 3 plans of stages") == 0);
   size_t chosen = 0;
   for (size_t r = 0; r < found["rows"].size(); ++r) {
     const auto& decision = decisions[2 + r];

@@ -380,12 +380,12 @@ TEST_CASE("stages are those whose strategy takes the least time, and the file is
                               ++made;
                               return job.request();
                             },
-                        .seconds = {}};
+                        .cost = {}};
   std::vector<json> strategies;
   // The last of the sequences is the fastest when it is simulated.
-  request.seconds = [&](const json& strategy) {
+  request.cost = [&](const json& strategy) {
     strategies.push_back(strategy);
-    return 10.0 - static_cast<double>(strategies.size());
+    return methods::PlanCost{.seconds = 100.0 - static_cast<double>(strategies.size())};
   };
   const json options = {
       {"layers", 3}, {"microbatches", 4}, {"file", file}, {"methods", json::array({"zero1"})}};
@@ -418,7 +418,9 @@ TEST_CASE("stages are those whose strategy takes the least time, and the file is
   other = options;
   other["view"] = "all";
   CHECK_THROWS_WITH(plan_stages(other, request), Catch::Contains("did you mean \"views\"?"));
-  request.seconds = [](const json&) -> double { throw Error(Status::invalid, "x", "no rule"); };
+  request.cost = [](const json&) -> methods::PlanCost {
+    throw Error(Status::invalid, "x", "no rule");
+  };
   CHECK_THROWS_WITH(plan_stages(options, request), Catch::Contains("the last: [x] no rule"));
 }
 

@@ -1,0 +1,21 @@
+// Strategies of stages in which a method makes a decision of the solver, the same for all stages.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace perigee::search {
+
+struct StageVariant {
+  std::string methods;  // in place of the solver's decisions: "zero2", "tensor_parallel, fsdp"
+  nlohmann::json strategy;
+};
+
+// Returns the variants of a strategy that auto_sharding completes (stage_table.h: strategy_of):
+// zero2 or fsdp in place of storage that it chooses, where a stage splits the batch; tensor_parallel
+// in place of its shardings and of all its choices, where a stage splits ops; and both. The solver
+// counts bytes, and not how far collectives overlap, so that a variant may be faster.
+std::vector<StageVariant> variants_of(const nlohmann::json& strategy);
+
+}  // namespace perigee::search
