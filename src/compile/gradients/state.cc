@@ -186,8 +186,9 @@ Gradients collect(const Source& source) {
     if (communication.buckets > 0 && !bucket.axes.empty()) {
       limit = std::max(limit, (kind.bytes + communication.buckets - 1) / communication.buckets);
     }
-    // Sums over stages of unequal submeshes need the same cut on all stages: a bucket each.
-    const bool own_bucket = source.transfers && !bucket.stages.empty();
+    // Sums over stages need the same gradients in the same order on all of them, and the order in
+    // which gradients become ready differs by stage: a bucket each.
+    const bool own_bucket = !bucket.stages.empty();
     if (own_bucket ||
         bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
       kind.open = -1;

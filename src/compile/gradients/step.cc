@@ -199,12 +199,6 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
   for (const auto& bucket : gradients.buckets) {
     if (!bucket.stages.empty()) shared.push_back(&bucket);
   }
-  if (!source.transfers) {
-    for (const auto* bucket : shared) {
-      out.push_back(all_reduce(draft, bucket->gradients, stages_of(source, *bucket), "sum"));
-    }
-    return;
-  }
   // The order in which gradients become ready differs by stage; names give a common order.
   const auto name = [&](const Bucket* bucket) {
     const auto& parameter = gradients.parameters[bucket->parameters.front()];
@@ -212,7 +206,13 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
   };
   std::stable_sort(shared.begin(), shared.end(),
                    [&](const Bucket* a, const Bucket* b) { return name(a) < name(b); });
-  for (const auto* bucket : shared) add_share(draft, source, gradients, *bucket, out);
+  for (const auto* bucket : shared) {
+    if (source.transfers) {
+      add_share(draft, source, gradients, *bucket, out);
+    } else {
+      out.push_back(all_reduce(draft, bucket->gradients, stages_of(source, *bucket), "sum"));
+    }
+  }
 }
 
 // Appends the examination of the loss and the gradients' norm, which are the same on all ranks: the
