@@ -31,12 +31,18 @@ Clock::time_point after(Clock::time_point start, double seconds) {
                      std::chrono::duration<double>(std::min(seconds, kForever)));
 }
 
-Found by_labels(const AssignProblem& problem, Clock::time_point deadline, double gap) {
-  auto outcome = assign_by_labels(problem, {.deadline = deadline, .gap = gap});
-  return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
+Found by_labels(const AssignProblem& problem, Clock::time_point deadline, const Options& options) {
+  auto outcome = assign_by_labels(
+      problem, {.deadline = deadline, .gap = options.gap, .most_work = options.most_work});
+  Found found{std::move(outcome.choice), outcome.lower_bound, outcome.finished};
+  if (options.start.empty()) return found;
+  const auto start = evaluate(problem, options.start);
+  const bool faster = !found.choice || start.time < evaluate(problem, *found.choice).time;
+  if (start.allowed && faster) found.choice = options.start;
+  return found;
 }
 
-Found by_labels(const StagesProblem& problem, Clock::time_point deadline, double /*gap*/) {
+Found by_labels(const StagesProblem& problem, Clock::time_point deadline, const Options&) {
   auto outcome = stages_by_search(problem, deadline);
   return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
 }
@@ -59,7 +65,7 @@ Result answer(const Kind& problem, const Options& options, Clock::time_point sta
     found = by_ilp(problem, deadline);
   } else {
     found = by_labels(problem, both ? after(start, options.time_limit * kLabelsShare) : deadline,
-                      options.gap);
+                      options);
   }
   if (both && !found.finished && Clock::now() < deadline) {
     Found second = by_ilp(problem, deadline);

@@ -9,6 +9,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "solve/problem.h"
 
@@ -24,6 +25,11 @@ struct Options {
   // Relative gap of assign problems solved by labels: the search stops when no solution can be
   // faster by more than this share of the best time.
   double gap = 0;
+  // Table entries that labels read for an assign problem without a memory limit: past it, the best
+  // solution found is returned with its bound, whatever the time. Infinity: the time limit counts.
+  double most_work = std::numeric_limits<double>::infinity();
+  // Assign problems: a choice that is known to be allowed, for labels. The answer is no slower.
+  std::vector<int> start = {};
 };
 
 // Returns the best solution: `optimal` when lower_bound equals time to 1e-9 relative, `feasible`

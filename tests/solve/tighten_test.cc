@@ -52,7 +52,7 @@ TEST_CASE("no better solution has a dropped option, and a solution marked optima
     INFO("seed " << kSeed << ", problem " << i);
     const auto problem = grid(random, 3, 2 + i % 2, i % 4 < 2 ? 0 : 0.3, i % 3 == 0);
     const auto model = make_model(problem);
-    const auto best = eliminate(model, 1e9);
+    const auto best = eliminate(model, 1e9).best;
     REQUIRE(best);
     const auto least = time_of(model, *best);
     CHECK(static_cast<double>(least) * model.time_quantum ==
@@ -75,7 +75,7 @@ TEST_CASE("elimination with bounds gives the result of row-by-row elimination") 
   Random random(11);
   for (int i = 0; i < 4; ++i) {
     const auto model = make_model(grid(random, 5, 10, 0.2, i % 2 == 0));
-    const auto best = eliminate(model, 1e9);
+    const auto best = eliminate(model, 1e9).best;
     REQUIRE(best);
     // The reference eliminates the grid's variables in row order.
     const int side = 5, size = 10;

@@ -188,9 +188,10 @@ std::string sentence_of(const shard::PlannedShardings& found, const std::vector<
   for (const auto& [how, names] : by) parts.push_back(listed(names, how));
   if (!found.whole.empty()) parts.push_back(listed(found.whole, "whole"));
   return fmt::format(
-      "weights are split over the {} ranks of {} {} as the solver found: {}; {} values are "
+      "{} split over the {} ranks of {} {} as the solver found: {}; {} values are "
       "pinned; a microbatch costs a rank as much as moving {:.4g} bytes, {}",
-      ranks, axes.size() > 1 ? "axes" : "axis", fmt::join(axes, " and "), fmt::join(parts, ", "),
+      found.split.empty() ? "no weights are" : "weights are", ranks,
+      axes.size() > 1 ? "axes" : "axis", fmt::join(axes, " and "), fmt::join(parts, ", "),
       found.pins, found.cost,
       found.bound >= found.cost * (1 - 1e-9)
           ? "which is optimal"

@@ -12,6 +12,8 @@
 #include "base/fail.h"
 #include "shard/solver/assignment_variables.h"
 #include "shard/solver/repeated_blocks.h"
+#include "shard/solver/repeated_steps.h"
+#include "solve/solve.h"
 
 namespace perigee::shard {
 namespace {
@@ -27,6 +29,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Limit on the entries of all edges' tables, each of which must be priced: several times those of a
 // model on two axes.
 constexpr size_t kMostEntries = 5'000'000;
+// Table entries that the solver reads: several seconds of a core at most.
+constexpr double kMostWork = 3e8;
+// Time limit where no solution is known.
+constexpr double kMostSeconds = 20;
 
 // The source of a link: a variable (a node's result or a value), or an input with fixed placements.
 struct Source {
@@ -46,11 +52,15 @@ struct Target {
   int fixed = -1;         // number of the placements
 };
 
-// Small graphs are not folded. Large ones fold every second block into one, since layers may
-// alternate in pairs.
-size_t period_of(const Graph& graph) {
+// Returns the representative of each node. Small graphs are not folded. Large ones fold every second
+// block into one, since layers may alternate in pairs, and the steps of a loop, which share their
+// weights, into the first.
+std::vector<size_t> fold(const Graph& graph, const ShardingOptions& node_options) {
   constexpr size_t kSmall = 800;
-  return graph.nodes.size() <= kSmall ? kSmall : 2;
+  const bool small = graph.nodes.size() <= kSmall;
+  auto representative = find_representatives(graph, node_options, small ? kSmall : 2);
+  if (!small) fold_repeated_steps(graph, node_options, representative);
+  return representative;
 }
 
 }  // namespace
@@ -66,7 +76,7 @@ class Assignment::Impl {
         rules_(graph, plan),
         base_(propagate(graph, plan)),
         node_options_(graph, plan, rules_, base_, axes_, options.prices),
-        representative_(find_representatives(graph, node_options_, period_of(graph))),
+        representative_(fold(graph, node_options_)),
         first_readers_(first_readers(graph)),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         variables_({graph_, plan_, axes_, options_, base_, node_options_, representative_},
@@ -473,6 +483,15 @@ std::vector<Placements> Assignment::saved(std::span<const int> choice) const {
 GroupTimes Assignment::times(const std::vector<std::vector<int>>& solutions,
                              const std::vector<int>& groups) const {
   return impl_->times(solutions, groups);
+}
+
+solve::Result solve_assignment(const Assignment& assignment) {
+  const auto& problem = assignment.problem();
+  // The first option of every op and value is replicated on the planned axes.
+  return solve::solve(problem, {.solver = "labels",
+                                .time_limit = kMostSeconds,
+                                .most_work = kMostWork,
+                                .start = std::vector<int>(problem.ops.size(), 0)});
 }
 
 }  // namespace perigee::shard

@@ -68,4 +68,9 @@ class Assignment {
   std::unique_ptr<Impl> impl_;
 };
 
+// Solves the problem within an amount of work that no clock limits: returns the optimum, or the best
+// solution found with a lower bound, at worst that in which nothing is sharded on the planned axes.
+// Throws Error if the plan's pins exclude that one and the search for another takes too long.
+solve::Result solve_assignment(const Assignment& assignment);
+
 }  // namespace perigee::shard

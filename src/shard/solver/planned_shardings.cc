@@ -8,7 +8,7 @@
 #include "base/fail.h"
 #include "plan/pipeline.h"
 #include "shard/propagate/pins.h"
-#include "solve/solve.h"
+#include "solve/problem.h"
 
 namespace perigee::shard {
 namespace {
@@ -16,15 +16,11 @@ namespace {
 using graph::Graph;
 using graph::Input;
 
-// Far more than a model with repeated blocks needs; past it the best found is taken, with
-// its bound.
-constexpr double kMostSeconds = 60;
-
 bool is_weight(const Graph& graph, const Input& input) {
   return input.kind == Input::Kind::parameter && graph.type(input.value).shape.size() > 1;
 }
 
-// Why a weight stays replicated.
+// Why a weight cannot be split; "" if it can be.
 std::string reason(const Graph& graph, const Input& input, const PlannedAxes& planned,
                    int64_t ranks) {
   const auto& type = graph.type(input.value);
@@ -34,7 +30,7 @@ std::string reason(const Graph& graph, const Input& input, const PlannedAxes& pl
   if (std::all_of(type.shape.begin(), type.shape.end(), [&](auto size) { return size < ranks; })) {
     return "no dim has as many elements as there are ranks";
   }
-  return "splitting it costs more than it saves, or is forbidden";
+  return "";
 }
 
 // "axis tensor", "axes data and tensor"
@@ -68,6 +64,22 @@ std::string named(const PlannedAxes& planned) {
        "leave tensor_parallel out",
        ranks, named(planned), fmt::join(texts, ", "),
        planned.axes.size() == 1 ? "the axis" : "the axes");
+}
+
+// Returns whether a plan without split weights is an answer: a weight could be split, or there are as
+// many samples as ranks. That all weights are below `smallest` is a mistake.
+bool may_stay_whole(const Graph& graph, const PlannedAxes& planned, int64_t ranks) {
+  bool all_small = true, samples = false;
+  for (const auto& input : graph.inputs) {
+    const auto& type = graph.type(input.value);
+    if (input.kind == Input::Kind::data && input.batched && !type.shape.empty()) {
+      samples = samples || type.shape[0] >= ranks;
+    }
+    if (!is_weight(graph, input)) continue;
+    if (reason(graph, input, planned, ranks).empty()) return true;
+    all_small = all_small && type.bytes() < planned.options.smallest;
+  }
+  return samples && !all_small;
 }
 
 }  // namespace
@@ -144,7 +156,7 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
   int64_t ranks = 1;
   for (int a : axes) ranks *= plan.mesh.axes[a].size;
   const Assignment assignment(graph, plan, axes, planned.options);
-  const auto result = solve::solve(assignment.problem(), {.time_limit = kMostSeconds});
+  const auto result = solve_assignment(assignment);
   if (result.verdict == solve::Verdict::infeasible) {
     fail("tensor_parallel",
          "the solver found no sharding of the model over {}{}: name what is split as column, row "
@@ -155,7 +167,9 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
              : fmt::format(" where {} is forbidden", fmt::join(plan.forbidden, ", ")));
   }
   auto found = place_values(plan, graph, axes, assignment.placements(result.choice));
-  if (found.split.empty()) fail_whole(graph, planned, ranks);
+  if (found.split.empty() && !may_stay_whole(graph, planned, ranks)) {
+    fail_whole(graph, planned, ranks);
+  }
   found.cost = result.time;
   found.bound = result.lower_bound;
   return found;

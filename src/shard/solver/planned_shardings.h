@@ -30,8 +30,8 @@ struct PlannedShardings {
 
 // Places the parameters on the axes so that the graph costs least, given the plan on the other axes
 // (assignment.h), and pins the values that propagation would place otherwise. Throws Error for axes
-// that the mesh lacks or that are named twice, and if no weight can be split (with the largest
-// weights and the reasons).
+// that the mesh lacks or that are named twice, and if neither weights nor samples can be split
+// (with the largest weights and the reasons).
 PlannedShardings place_planned(plan::Plan& plan, const graph::Graph& graph,
                                const PlannedAxes& planned);
 

@@ -26,7 +26,6 @@ constexpr double kLeastPrice = 1e-4, kMostPrice = 16;
 // Numbers of further prices between these two at which shardings are searched, with saved and with
 // recomputed activations.
 constexpr int kMoreSaved = 4, kMoreRecomputed = 1;
-constexpr double kSeconds = 20;  // time limit of one sharding
 // Time limit of the choice of blocks' settings; past it the best so far is taken, with its bound.
 constexpr double kBlockSeconds = 2;
 
@@ -231,7 +230,7 @@ class SubmeshPlanner::Impl {
 
   Sharded solved(const Assignment& table, double price, bool recompute) {
     const Assignment assignment(graph_, plan_, axes_, priced(price, recompute));
-    const auto result = solve::solve(assignment.problem(), {.time_limit = kSeconds});
+    const auto result = solve_assignment(assignment);
     if (result.verdict == solve::Verdict::infeasible) {
       fail("auto_sharding", "the solver found no way to run the model over the axes");
     }

@@ -366,9 +366,13 @@ std::vector<int> original(const AssignModel& model, std::span<const int> solutio
 Answer answer(const AssignModel& model, const AssignOptions& options) {
   Priced priced;
   if (!model.limited) {
-    if (const auto solution = eliminate(model, kMostElimination)) {
-      return {original(model, *solution), static_cast<double>(time_of(model, *solution)), true};
+    auto found = eliminate(model, std::min(kMostElimination, options.most_work));
+    const bool limited_work = std::isfinite(options.most_work);
+    if (found.finished || (limited_work && found.best)) {
+      return {found.best ? std::optional(original(model, *found.best)) : std::nullopt,
+              found.lower_bound, found.finished};
     }
+    priced = {.best = std::move(found.best), .lower_bound = found.lower_bound};
   } else if (!options.any) {
     priced = price_memory(model, kMostPriced, options.deadline);
     if (priced.best) {

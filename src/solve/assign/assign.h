@@ -2,6 +2,7 @@
 // label search at the leaves.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct AssignOptions {
   Deadline deadline = Deadline::max();
   double gap = 0;    // relative: improvements of the time up to this share are not searched for
   bool any = false;  // ignore times: any choice within the limits is a solution
+  // Table entries to read for a problem without a memory limit, before the best solution found is
+  // returned; infinity: the search goes on until the deadline.
+  double most_work = std::numeric_limits<double>::infinity();
 };
 
 AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions& options);

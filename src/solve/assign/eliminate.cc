@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -272,45 +273,61 @@ size_t options_of(const AssignModel& model) {
   return options;
 }
 
+Eliminated forbids_all() {
+  return {.best = {}, .lower_bound = std::numeric_limits<double>::infinity(), .finished = true};
+}
+
 // Eliminates all variables in the order.
-std::optional<std::vector<int>> eliminate_all(const AssignModel& model,
-                                              const std::vector<int>& order) {
+Eliminated eliminate_all(const AssignModel& model, const std::vector<int>& order) {
   Elimination elimination(model);
   elimination.run(order);
-  if (elimination.least() >= kForbidden) return {};
+  if (elimination.least() >= kForbidden) return forbids_all();
   std::vector<int> solution(model.variables.size());
   elimination.complete(solution);
-  return solution;
+  return {std::move(solution), static_cast<double>(elimination.least()), true};
 }
 
 // Eliminates a model without easy variables or dominated options. If worthwhile, first drops
 // options that no best solution has.
-std::optional<std::vector<int>> eliminate_hard(const AssignModel& model, double most_work) {
+Eliminated eliminate_hard(const AssignModel& model, double most_work) {
   if (const auto order = Order(model).run(std::min(most_work, kWorthTightening))) {
     return eliminate_all(model, *order);
   }
   auto tightened = tighten(model, most_work);
-  if (tightened.optimal) return std::move(tightened.best);
+  Eliminated found{.best = {}, .lower_bound = tightened.bound, .finished = tightened.optimal};
+  if (!tightened.best.empty()) found.best = std::move(tightened.best);
+  if (found.finished) return found;
   size_t kept = 0;
   for (const auto& positions : tightened.keep) kept += positions.size();
   if (kept == options_of(model)) {
     const auto order = Order(model).run(most_work);
-    return order ? eliminate_all(model, *order) : std::nullopt;
+    return order ? eliminate_all(model, *order) : found;
   }
-  const auto smaller = restrict_model(model, tightened.keep);
-  auto rest = eliminate(smaller, most_work);
-  if (!rest) return {};
-  for (size_t v = 0; v < rest->size(); ++v) (*rest)[v] = tightened.keep[v][(*rest)[v]];
-  return rest;
+  // A solution with a dropped option is slower than the one that was found.
+  const auto time = [&] {
+    return found.best ? static_cast<double>(time_of(model, *found.best))
+                      : std::numeric_limits<double>::infinity();
+  };
+  auto rest = eliminate(restrict_model(model, tightened.keep), most_work);
+  found.finished = rest.finished;
+  found.lower_bound = std::max(found.lower_bound, std::min(rest.lower_bound, time()));
+  if (!rest.best) return found;
+  for (size_t v = 0; v < rest.best->size(); ++v) {
+    (*rest.best)[v] = tightened.keep[v][(*rest.best)[v]];
+  }
+  if (static_cast<double>(time_of(model, *rest.best)) <= time()) found.best = std::move(rest.best);
+  return found;
 }
 
 }  // namespace
 
-std::optional<std::vector<int>> eliminate(const AssignModel& model, double most_work) {
+Eliminated eliminate(const AssignModel& model, double most_work) {
   std::vector<int> solution(model.variables.size());
   Elimination elimination(model);
   elimination.run(Order(model).easy());
-  if (elimination.least() >= kForbidden) return {};
+  if (elimination.least() >= kForbidden) return forbids_all();
+  Eliminated found{
+      .best = {}, .lower_bound = static_cast<double>(elimination.least()), .finished = true};
   std::vector<int> left;
   const auto core = elimination.rest(left);
   const auto smaller = without_dominated(core);
@@ -318,13 +335,16 @@ std::optional<std::vector<int>> eliminate(const AssignModel& model, double most_
     const bool less = left.size() < model.variables.size() ||
                       options_of(smaller) < options_of(core);
     const auto rest = less ? eliminate(smaller, most_work) : eliminate_hard(smaller, most_work);
-    if (!rest) return {};
+    found.finished = rest.finished;
+    found.lower_bound += rest.lower_bound;
+    if (!rest.best) return found;
     for (size_t k = 0; k < left.size(); ++k) {
-      solution[left[k]] = smaller.variables[k].options[(*rest)[k]];
+      solution[left[k]] = smaller.variables[k].options[(*rest.best)[k]];
     }
   }
   elimination.complete(solution);
-  return solution;
+  found.best = std::move(solution);
+  return found;
 }
 
 }  // namespace perigee::solve

@@ -9,9 +9,16 @@
 
 namespace perigee::solve {
 
-// Returns the best solution (option position per variable), ignoring memory; nothing if every
-// choice is forbidden, or if the intermediate tables would have more than `most_work` entries
-// in total.
-std::optional<std::vector<int>> eliminate(const AssignModel& model, double most_work);
+struct Eliminated {
+  std::optional<std::vector<int>> best;  // option position per variable
+  double lower_bound = 0;                // in time quanta; infinity: every choice is forbidden
+  // `best` is optimal, or every choice is forbidden. false: the intermediate tables would have too
+  // many entries; `best` and the bound are those of tighten.h, if it found a solution.
+  bool finished = false;
+};
+
+// Returns the best solution, ignoring memory. `most_work`: limit on the entries of all intermediate
+// tables, and of those that bounds read.
+Eliminated eliminate(const AssignModel& model, double most_work);
 
 }  // namespace perigee::solve

@@ -97,7 +97,8 @@ class Pricing {
         use.time += std::llround(price * static_cast<double>(use.backward));
       }
     }
-    return eliminate(priced, most_work_);
+    auto found = eliminate(priced, most_work_);
+    return found.finished ? std::move(found.best) : std::nullopt;
   }
 
   void offer(const std::vector<int>& solution) {

@@ -55,6 +55,7 @@ class Diffusion {
     for (int round = 0; round == 0 || round * entries < most_work; ++round) {
       const bool left = pass(true) && pass(false);
       const double bound = this->bound(), best = static_cast<double>(best_time_);
+      found_.bound = std::max(found_.bound, std::min(bound, best) - margin());
       if (!left || (!found_.best.empty() && bound >= best - margin())) {
         found_.optimal = true;
         break;

@@ -12,6 +12,7 @@ namespace perigee::solve {
 struct Tightened {
   std::vector<int> best;  // option position per variable; empty: no solution was found
   bool optimal = false;   // no solution is faster than `best`
+  double bound = 0;       // no solution is faster, in time quanta
   // Per variable, ascending: the positions of options that a solution no slower than `best`
   // may use.
   std::vector<std::vector<int>> keep;

@@ -361,6 +361,13 @@ TEST_CASE("planned shardings report the sharded weights, or why none can be") {
         "fewer ranks, or leave tensor_parallel out");
   CHECK_THAT(refused(kMlp, two, R"({"planned": true, "smallest": 1000})"),
              Catch::Contains("800 bytes, fewer than smallest"));
+  // Samples are split where weights are too small.
+  const auto many = built_in(kMlp, 2 * kRows);
+  const auto shared = plan_of(
+      many, planned_on(R"([["tensor", 16], ["data", 1]])", R"({"planned": true})"), 2 * kRows);
+  CHECK(std::ranges::any_of(shared.decisions, [](const auto& decision) {
+    return decision.sentence.starts_with("no weights are split over the 16 ranks");
+  }));
   const std::string three = R"([["tensor", 2], ["sequence", 2], ["data", 2]])";
   CHECK(refused(kGpt, three, R"({"axis": ["tensor", "tensor"], "planned": true})") ==
         "[tensor_parallel] axis must name axes such as \"data,context\" or a list, each once, "
