@@ -11,6 +11,7 @@
 #include "capture/record/active.h"
 #include "capture/record/canonical.h"
 #include "capture/record/lock.h"
+#include "shard/loss/classify_loss.h"
 
 namespace perigee {
 namespace {
@@ -126,6 +127,20 @@ void add_results(Session& session, const Result& result) {
   }
 }
 
+graph::Graph declared(graph::Graph graph, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::proven:
+      return graph;
+    case Reduction::mean:
+      return shard::with_declaration(std::move(graph), shard::Declared::mean);
+    case Reduction::sum:
+      return shard::with_declaration(std::move(graph), shard::Declared::sum);
+    case Reduction::weighted:
+      return shard::with_declaration(std::move(graph), shard::Declared::weighted);
+  }
+  return graph;
+}
+
 Captured run(torch::nn::Module& module, const Batch& example, const Forward& forward,
              bool training) {
   const tracing::CaptureLock lock;
@@ -148,7 +163,7 @@ Captured run(torch::nn::Module& module, const Batch& example, const Forward& for
       fail("capture", "a forward pass has a loss or results, but the model gives none");
     }
     add_new_values(session);
-    captured.graph = session.finish();
+    captured.graph = declared(session.finish(), result.reduction);
   });
   NamedTensors tensors;
   for (const auto& base : session.twins.bases()) {

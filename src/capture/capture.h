@@ -31,11 +31,23 @@ namespace perigee {
 // the graph's data inputs.
 using Batch = std::map<std::string, at::Tensor>;
 
+// How a loss depends on the samples of a batch, which decides how microbatches' losses combine.
+enum class Reduction {
+  proven,    // follows from the ops of the graph (shard/loss/classify_loss.h)
+  mean,      // a mean over samples
+  sum,       // a sum over samples
+  weighted,  // a mean over samples with weights: divided by tensors that depend on data alone, of
+             // which the averages over the microbatches of a step are taken
+};
+
 // The results of a model for a batch: a scalar loss (undefined in an evaluation without one), and
 // tensors by name ("logits"), which become outputs of the graph.
 struct Result {
   at::Tensor loss;
   std::map<std::string, at::Tensor> results = {};
+  // A declaration counts where the loss has no proof. It is checked by number on the first step of
+  // a run whose batch is cut.
+  Reduction reduction = Reduction::proven;
 };
 
 using Forward = std::function<Result(const Batch&)>;

@@ -44,15 +44,31 @@ void rewrite(GraphState& state) {
   state.graph = std::move(rewritten);
 }
 
+// Throws Error for a loss that is neither a mean nor a sum, where the plan requires one.
 void classify_loss(GraphState& state) {
   const auto& communication = state.plan.communication;
   const bool scales = !state.spec.evaluation && (communication.sum || communication.clip_first);
-  if (state.plan.microbatches > 1 || scales) state.loss = shard::classify_loss(state.graph).kind;
-  if (scales && state.loss == shard::LossKind::mixed) {
-    fail("compile",
-         "gradients that are not averaged over ranks require a loss that is a mean or a sum over "
-         "samples, but this one is neither: leave grad_comm's reduce and clip as they are");
+  const bool cuts = state.plan.microbatches > 1;
+  if (!cuts && !scales) {
+    state.graph = shard::without_declaration(std::move(state.graph));
+    return;
   }
+  const auto loss = shard::classify_loss(state.graph);
+  state.loss = loss.kind;
+  if (loss.kind == shard::LossKind::mixed) {
+    fail("compile",
+         "{} must be a mean or a sum over samples, but the proof ends at {}: where the loss is one "
+         "nevertheless, declare it (model.loss in a job, Result::reduction in C++); where samples "
+         "depend on each other, {}",
+         cuts ? "a loss that is cut into microbatches"
+              : "a loss whose gradients are not averaged over ranks",
+         loss.ended,
+         cuts ? "use one microbatch and no pipeline, which data and tensor parallelism allow"
+              : "leave grad_comm's reduce and clip as they are");
+  }
+  auto averaged = shard::average_divisors(state.graph, loss.divisors);
+  state.plan = with_names_of(std::move(state.plan), state.graph, averaged);
+  state.graph = shard::without_declaration(std::move(averaged));
 }
 
 // Returns the plan without the parameters of units that its pipeline leaves whole.
@@ -195,7 +211,7 @@ const std::vector<Pass<GraphState>>& graph_passes() {
       {"select_outputs", "removes the outputs that the step does not need",
        [](GraphState& s) { s.graph = select_outputs(std::move(s.graph), s.spec); }},
       {"rewrite", "replaces layers that the plan rewrites by one op each", rewrite},
-      {"classify_loss", "finds whether the loss is a mean or a sum over samples", classify_loss},
+      {"classify_loss", "finds whether the loss is a mean or a sum over samples, and averages its divisors", classify_loss},
       {"scale_loss", "multiplies the gradient of the loss by the loss scale", scale},
       {"autocast", "inserts casts for the plan's precision", insert_casts},
       {"round_to_fp8", "rounds the operands of products to eight bits", round_operands},

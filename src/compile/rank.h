@@ -14,6 +14,7 @@
 #include "compile/stages/stage.h"
 #include "compile/stages/stage_inputs.h"
 #include "compile/stages/stage_transfers.h"
+#include "shard/loss/classify_loss.h"
 #include "shard/partition.h"
 
 namespace perigee::compile {

@@ -141,6 +141,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                     "perigee::full",
                     "perigee::cast",
                     "perigee::step_average",
+                    "perigee::reduction",
                     "perigee::nll",
                     "perigee::nll_backward",
                     "perigee::label_weight",

@@ -38,6 +38,9 @@
 //                                              weights, or their count; float32 or float64
 //   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
 //                                              `self` over all microbatches of the step, known before the first backward
+//   perigee::reduction(self [], kind, proven=false, ended?) -> []    identity: the loss `self` is a mean, a sum or a weighted
+//                                              mean over samples (kind), as the model declares or, where `proven`, as the
+//                                              graph of more samples shows; there also "mixed". compile/ removes it
 //
 // -- A mixture of experts (capture/composites/experts.h): groups g of tokens t with k choices each,
 // e experts with c places for a group

@@ -240,6 +240,15 @@ std::vector<JobKey> model_keys() {
        .allowed = {"cross_entropy", "mse"},
        .about = "Loss function."},
       {.table = "model",
+       .name = "loss",
+       .kinds = kinds_of_files(),
+       .fallback = "proven",
+       .allowed = {"proven", "mean", "sum", "weighted"},
+       .about = "How the loss depends on the samples of a batch. `proven`: as its ops show. A loss "
+                "whose proof ends is declared a `mean` or a `sum` over samples, or a mean that is "
+                "divided by sums of weights of the data (`weighted`); the first step checks it "
+                "(runtime/jobs.md)."},
+      {.table = "model",
        .name = "depth",
        .kinds = {"resnet"},
        .fallback = int64_t{18},

@@ -11,9 +11,6 @@
 
 namespace perigee::shard {
 
-// How the losses of microbatches combine into the loss of the batch.
-enum class LossKind { mean, sum, mixed };
-
 // Placements of every value, and of every node's operands and results. Where an operand's or a
 // result's placements differ from the value's, a redistribute is inserted. Indexed like
 // graph.values and graph.nodes.
@@ -46,18 +43,5 @@ struct LocalGraph {
 
 LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,
                      int64_t rank);
-
-// How the loss depends on the batch dim of the data inputs.
-struct LossClass {
-  // Mean: unchanged when the samples are doubled; microbatches' losses are averaged. Sum: doubled;
-  // they add up. Mixed: neither; the batch cannot be split into microbatches.
-  LossKind kind = LossKind::mean;
-  // The first op that couples samples of a microbatch (batch norm, an expert's capacity, a balance
-  // loss), as "OP in scope ..."; "": none. With coupling the mean (or sum) of the microbatches'
-  // losses differs from the whole batch's loss, as it does in any gradient accumulation; sharding
-  // over ranks does not change it.
-  std::string coupling;
-};
-LossClass classify_loss(const graph::Graph& graph);
 
 }  // namespace perigee::shard

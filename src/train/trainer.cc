@@ -18,6 +18,7 @@
 #include "train/ranks/blueprint.h"
 #include "train/ranks/connect.h"
 #include "train/ranks/share.h"
+#include "train/step/check_loss.h"
 #include "train/step/rank_trainer.h"
 #include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
@@ -197,7 +198,10 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
   Blueprint blueprint{
       plan.captured.graph,
       plan.source->at(job.batch.global / plan.plan.microbatches / copies_of(plan.plan), true).graph,
-      plan.captured.init, plan.captured.tied, plan.plan};
+      plan.captured.init,
+      plan.captured.tied,
+      plan.plan,
+      train::graph_of_two(*plan.source, plan.captured.graph, plan.plan, job.train.forward_only)};
   std::map<std::string, at::Tensor> values;
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();

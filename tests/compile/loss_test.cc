@@ -1,7 +1,7 @@
 // Losses that can be split into microbatches, and those that cannot.
 #include <catch2/catch.hpp>
 
-#include "shard/partition.h"
+#include "shard/loss/classify_loss.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;

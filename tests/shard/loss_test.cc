@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "shard/partition.h"
+#include "shard/loss/classify_loss.h"
 
 namespace perigee::shard {
 namespace {

@@ -8,6 +8,7 @@
 #include "compile/stages/stage.h"
 #include "graph/graph.h"
 #include "plan/units.h"
+#include "shard/loss/classify_loss.h"
 #include "shard/partition.h"
 
 namespace perigee::compile {

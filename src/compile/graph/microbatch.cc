@@ -79,11 +79,6 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
   }
   std::vector<bool> cut(local.nodes.size());
   if (microbatches > 1) {
-    if (kind == shard::LossKind::mixed) {
-      fail("compile",
-           "a loss that is cut into microbatches must be a mean or a sum over samples, but this "
-           "one is neither; use one microbatch, or write the loss as one mean or one sum");
-    }
     if (kind == shard::LossKind::mean) result.factor = 1.0 / static_cast<double>(microbatches);
     for (size_t n = 0; n < local.nodes.size(); ++n) {
       cut[n] = local.nodes[n].op == "perigee::step_average";

@@ -6,7 +6,7 @@
 
 #include "graph/graph.h"
 #include "mesh/axis_set.h"
-#include "shard/partition.h"
+#include "shard/loss/classify_loss.h"
 
 namespace perigee::compile {
 
@@ -28,8 +28,7 @@ struct Microbatches {
 
 // Sorts the nodes into prologue and microbatch, and removes nodes that only other ranks need from
 // the rank's graph (`part`); its collectives stay. Throws Error when a step average depends on more
-// than data inputs. `kind` matters for several microbatches only: a mixed loss is then an error
-// that says what to change.
+// than data inputs. `kind`, mean or sum, matters for several microbatches only.
 Microbatches cut_microbatches(graph::Graph& local, int64_t microbatches, shard::LossKind kind);
 
 }  // namespace perigee::compile

@@ -8,7 +8,7 @@
 #include "base/fail.h"
 #include "schedule/description.h"
 #include "search/space/submeshes.h"
-#include "shard/partition.h"
+#include "shard/loss/classify_loss.h"
 
 namespace perigee::search {
 namespace {

@@ -65,6 +65,12 @@ std::vector<graph::ValueId> lower_mean(RuleLowering& lowering) {
                         lowering.local_types()[0])};
 }
 
+// Weights of elements and of classes broadcast.
+std::optional<Pattern> logits_loss(const Call& call) {
+  return call.node().get<int64_t>("reduction", mean) == none ? pointwise_pattern(call)
+                                                             : element_loss(call);
+}
+
 }  // namespace
 
 void add_loss_rules(Rules& rules) {
@@ -77,12 +83,14 @@ void add_loss_rules(Rules& rules) {
                  {"perigee::label_weight", "target: n+*, weight?: c^ -> ; ignore_index dtype"},
                  // It needs its value over the whole step, so it is not linear.
                  {"perigee::step_average", "self: -> ;"},
+                 {"perigee::reduction", "self: -> ; kind proven ended linear(self)"},
              });
   for (const char* op : {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss",
                          "aten::binary_cross_entropy", "aten::soft_margin_loss"}) {
     rules.add(op, {element_loss, lower_mean});
     rules.add(std::string(op) + "_backward", {element_loss_backward, lower_mean});
   }
+  rules.add("aten::binary_cross_entropy_with_logits", {logits_loss, lower_mean});
 }
 
 }  // namespace perigee::shard

@@ -15,11 +15,14 @@ Blueprint share(Blueprint blueprint, exec::Communicator& communicator) {
   const bool root = communicator.rank() == 0;
   std::string text;
   if (root) {
-    const nlohmann::json value = {{"training", graph::print(blueprint.training)},
-                                  {"evaluation", graph::print(blueprint.evaluation)},
-                                  {"init", graph::print(blueprint.init)},
-                                  {"tied", blueprint.tied},
-                                  {"plan", plan::print(blueprint.plan)}};
+    nlohmann::json value = {{"training", graph::print(blueprint.training)},
+                            {"evaluation", graph::print(blueprint.evaluation)},
+                            {"init", graph::print(blueprint.init)},
+                            {"tied", blueprint.tied},
+                            {"plan", plan::print(blueprint.plan)}};
+    if (blueprint.two_microbatches) {
+      value["two_microbatches"] = graph::print(*blueprint.two_microbatches);
+    }
     const auto packed = nlohmann::json::to_msgpack(value);
     text.assign(packed.begin(), packed.end());
   }
@@ -30,6 +33,10 @@ Blueprint share(Blueprint blueprint, exec::Communicator& communicator) {
     blueprint.evaluation = graph::parse(value["evaluation"].get_ref<const std::string&>());
     blueprint.init = graph::parse(value["init"].get_ref<const std::string&>());
     blueprint.tied = value["tied"].get<std::map<std::string, std::string>>();
+    if (value.contains("two_microbatches")) {
+      blueprint.two_microbatches = graph::parse(
+          value["two_microbatches"].get_ref<const std::string&>());
+    }
     blueprint.plan = plan::parse(value["plan"].get_ref<const std::string&>(), "rank 0's plan");
   }
   // The hashes, 4 x 32 bits, are equal on all ranks if their maximum and minimum are.

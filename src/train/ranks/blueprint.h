@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "exec/comm/communicator.h"
@@ -18,6 +19,9 @@ struct Blueprint {
   graph::Graph init;
   std::map<std::string, std::string> tied;  // further names of parameters
   plan::Plan plan;
+  // The training graph for two microbatches, where the loss is declared without a proof and the
+  // plan cuts the batch (train/step/check_loss.h).
+  std::optional<graph::Graph> two_microbatches = {};
 };
 
 // Returns rank 0's blueprint on every rank of the communicator. Then compares the plan's hash over

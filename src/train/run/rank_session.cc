@@ -8,13 +8,14 @@
 
 #include "base/log_format.h"
 #include "exec/memory/allocator.h"
-#include "shard/partition.h"
+#include "shard/loss/classify_loss.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/predict_memory.h"
 #include "train/plan/task_plan.h"
 #include "train/ranks/share.h"
 #include "train/ranks/wait_for_work.h"
+#include "train/step/check_loss.h"
 #include "train/step/step_spec.h"
 #include "train/task/open_model.h"
 
@@ -78,6 +79,8 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
     check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
                       session.checkpoint_bytes, task.runtime_folder);
     log_coupling(blueprint);
+    blueprint.two_microbatches = graph_of_two(*planned.source, blueprint.training, blueprint.plan,
+                                              planned.job.train.forward_only);
     if (begin) begin(planned);
   };
   const bool root = session.communicator->rank() == 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "base/fail.h"
 #include "base/log_format.h"
@@ -18,6 +19,7 @@
 #include "exec/tensor.h"
 #include "plan/units.h"
 #include "train/ranks/share.h"
+#include "train/step/check_loss.h"
 #include "train/step/initial_values.h"
 #include "train/step/step_data.h"
 #include "train/step/step_scalars.h"
@@ -252,7 +254,28 @@ void RankTrainer::trace(int64_t step, std::function<void(const std::string& trac
   traced_ = std::move(done);
 }
 
+void RankTrainer::check_loss(int64_t step, DataSource& data) {
+  const auto& plan = blueprint_.plan;
+  const auto microbatch = job_.batch.global / plan.microbatches;
+  check_declared_loss(blueprint_.training, *blueprint_.two_microbatches, plan, [&](LossRun loss) {
+    auto spec = spec_;
+    spec.evaluation = true;
+    spec.borrow_weights = true;
+    auto program = compile::compile(loss.graph, loss.plan, spec, communicator_.rank(), traces_);
+    auto options = executor_options();
+    options.lender = executor_.get();
+    exec::Executor executor(std::move(program), *connection_.tensors, loss.plan.mesh, options);
+    const auto parts = step_data(executor.program(), 2 * microbatch, step, data);
+    exec::StepInputs inputs;
+    inputs.step = step;
+    inputs.data = [&](const std::string& name, int64_t part) { return parts[part].at(name); };
+    executor.run(inputs);
+    return executor.tensor(Kind::result, "loss").item<double>();
+  });
+}
+
 StepResult RankTrainer::step(int64_t step, DataSource& data, const StepLimits& limits) {
+  if (blueprint_.two_microbatches && !std::exchange(loss_checked_, true)) check_loss(step, data);
   std::map<std::string, double> scalars;
   if (!spec_.evaluation) scalars = step_scalars(job_, step);
   if (spec_.guarded) {

@@ -116,6 +116,8 @@ class RankTrainer {
   at::Tensor full_of_stage(compile::Binding::Kind kind, const std::string& name);
   // Returns a parameter that is kept in parts, gathered over its unit's axes; else nothing.
   at::Tensor joined_parts(const std::string& name);
+  // Checks a declared loss by number on the samples of `step` (check_loss.h).
+  void check_loss(int64_t step, DataSource& data);
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data,
                  std::map<std::string, double> scalars, bool training);
   void read_loss_scale();
@@ -136,6 +138,7 @@ class RankTrainer {
   std::vector<at::Tensor> averages_;  // by binding of the program; undefined: copies are equal
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
+  bool loss_checked_ = false;
   std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
   double skipped_steps_ = 0;
   std::map<std::string, at::Tensor> guard_before_;  // states of the guard before the last step

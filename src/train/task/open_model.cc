@@ -68,6 +68,19 @@ Forward by_order(const Task& task, const Model& model, std::vector<std::string> 
   };
 }
 
+// Returns the forward function with the declaration of model.loss, which replaces the model's own.
+Forward declared(Forward forward, const std::string& loss) {
+  if (loss == "proven") return forward;
+  const auto reduction = loss == "mean"  ? Reduction::mean
+                         : loss == "sum" ? Reduction::sum
+                                         : Reduction::weighted;
+  return [forward = std::move(forward), reduction](const Batch& batch) {
+    auto result = forward(batch);
+    result.reduction = reduction;
+    return result;
+  };
+}
+
 // Returns the model wrapped as model.unpack and model.around say.
 std::shared_ptr<const ModelSource> make_source(const Task& task, const Model& model,
                                                const Batch& example,
@@ -79,6 +92,9 @@ std::shared_ptr<const ModelSource> make_source(const Task& task, const Model& mo
     for (const auto& [name, tensor] : example) fields.insert(name);
     forward = binding::around(std::move(forward), std::move(fields),
                               lua_settings(task, task.job, script));
+  }
+  if (job::model_kind(task.job.model.kind).file != "") {
+    forward = declared(std::move(forward), task.job.model.text("loss"));
   }
   return std::make_shared<ModelSource>(model.module, example, std::move(forward),
                                        task.job.data.batched_names);

@@ -35,6 +35,11 @@ class ModelSource {
  private:
   bool is_batched(const std::string& name) const;
   Batch resized(int64_t samples) const;
+  // Captures, and marks the inputs that are no batches.
+  Captured captured(int64_t samples, bool evaluation) const;
+  // Returns the graph of one sample with the proof of its loss that the graph of two shows, where
+  // it alone would show another.
+  graph::Graph with_proof_of_two(graph::Graph graph, bool evaluation) const;
 
   std::shared_ptr<torch::nn::Module> module_;
   Batch example_;

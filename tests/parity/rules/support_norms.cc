@@ -279,11 +279,24 @@ void losses(Cases& cases) {
   }
 }
 
+void logits(Cases& cases) {
+  cases["aten::binary_cross_entropy_with_logits"] = [](Case& c) {
+    const auto shape = c.sizes(2);
+    const auto reduction = c.any(0, 2);
+    Args args = {{"self", c.real(shape)}, {"target", c.real(shape, false)}};
+    if (reduction == 0 && c.coin()) args.emplace_back("weight", c.positive({shape[0], 1}));
+    if (reduction == 0 && c.coin()) args.emplace_back("pos_weight", c.positive({shape[1]}));
+    if (reduction != 1) args.emplace_back("reduction", reduction);
+    c.call("aten::binary_cross_entropy_with_logits", args);
+  };
+}
+
 }  // namespace
 
 void add_norm_cases(Cases& cases) {
   norms(cases);
   losses(cases);
+  logits(cases);
 }
 
 }  // namespace perigee::parity

@@ -1,0 +1,482 @@
+#include "shard/loss/classify_loss.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "graph/ops.h"
+#include "shard/loss/sample_dim.h"
+#include "shard/propagate/matched_rules.h"
+
+namespace perigee::shard {
+
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::ValueId;
+
+enum class Degree {
+  none,    // does not depend on samples
+  mean,    // unchanged when the samples are doubled
+  sum,     // doubled when the samples are doubled
+  sample,  // has a dim over samples
+  pool,    // samples gathered in other positions: an expert's queue
+  mixed,   // neither
+};
+
+struct State {
+  Degree degree = Degree::none;
+  SampleDim at = {};     // sample: the dim
+  bool share = false;    // sample: divided by a sum over the samples, so that their sum is a mean
+  std::string coupling;  // op and scope that first couple samples; "": none
+  std::string ended;     // mixed: op and scope where the proof ended, and why
+
+  bool is(Degree d) const { return degree == d; }
+};
+
+bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "aten::mean.dim"; }
+
+// Ops that scatter rows to indexed positions, or count them.
+bool dispatches(const Node& node) {
+  return node.op == "perigee::dispatch" || node.op == "perigee::expert_slots" ||
+         node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
+         node.op.starts_with("aten::scatter");
+}
+
+bool is_affine(const Node& node) {
+  return node.op == "aten::add.Tensor" || node.op == "aten::sub.Tensor" ||
+         node.op == "aten::rsub.Tensor" || node.op == "aten::add.Scalar" ||
+         node.op == "aten::sub.Scalar" || node.op == "aten::rsub.Scalar";
+}
+
+std::string describe(const Node& node) {
+  return fmt::format("{} in scope \"{}\"", node.op, node.scope);
+}
+
+// Returns the state after an op at which the proof ends.
+State end_at(const Node& node, std::string_view why) {
+  State state;
+  state.degree = Degree::mixed;
+  state.ended = fmt::format("{}, {}", describe(node), why);
+  return state;
+}
+
+// Returns the graph with only the nodes on which the loss depends. Values keep their numbers.
+Graph loss_alone(Graph graph) {
+  std::vector<bool> wanted(graph.values.size());
+  std::erase_if(graph.outputs, [](const graph::Output& output) {
+    return output.kind != graph::Output::Kind::loss;
+  });
+  for (const auto& output : graph.outputs) wanted[output.value.index] = true;
+  std::vector<Node> kept;
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    auto& node = graph.nodes[n];
+    const bool needed = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                    [&](ValueId v) { return v.defined() && wanted[v.index]; });
+    if (!needed) continue;
+    node.each_operand([&](ValueId v) { wanted[v.index] = true; });
+    kept.push_back(std::move(node));
+  }
+  std::reverse(kept.begin(), kept.end());
+  graph.nodes = std::move(kept);
+  for (auto& value : graph.values) value.producer = -1;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const auto v : graph.nodes[n].outputs) {
+      if (v.defined()) graph.values[v.index].producer = static_cast<graph::NodeId>(n);
+    }
+  }
+  return graph;
+}
+
+class Classifier {
+ public:
+  explicit Classifier(const Graph& graph)
+      : graph_(graph),
+        rules_(graph, {}),
+        states_(graph.values.size()),
+        of_data_(graph.values.size()),
+        used_otherwise_(graph.values.size()) {
+    for (const auto& node : graph.nodes) {
+      const auto divisor = node.op == "aten::div.Tensor" ? value_of(node, "other") : ValueId{};
+      node.each_operand([&](ValueId v) {
+        if (v != divisor) used_otherwise_[v.index] = true;
+      });
+    }
+    for (const auto& node : graph.nodes) {
+      weighted_ |= node.op == "perigee::reduction" &&
+                   node.get<std::string>("kind", "mean") == "weighted";
+    }
+    using Kind = graph::Input::Kind;
+    for (const auto& input : graph.inputs) {
+      of_data_[input.value.index] = input.kind == Kind::data || input.kind == Kind::constant;
+      if (input.kind != Kind::data || !input.batched) continue;
+      const auto& shape = graph.type(input.value).shape;
+      if (shape.empty()) continue;
+      batch_ = std::max(batch_, shape[0]);
+      states_[input.value.index] = {Degree::sample, {0, 1}};
+    }
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const auto& node = graph.nodes[n];
+      bool of_data = !graph::is_random(node.op);
+      node.each_operand([&](ValueId v) { of_data = of_data && of_data_[v.index]; });
+      for (size_t r = 0; r < node.outputs.size(); ++r) {
+        if (!node.outputs[r].defined()) continue;
+        states_[node.outputs[r].index] = result(n, r);
+        of_data_[node.outputs[r].index] = of_data;
+      }
+    }
+  }
+
+  const State& state(ValueId v) const { return states_[v.index]; }
+  int64_t batch() const { return batch_; }
+  const std::vector<ValueId>& divisors() const { return divisors_; }
+  const std::string& undeclared() const { return undeclared_; }
+
+ private:
+  const State& operand(const Node& node, std::string_view name) const {
+    static const State nothing;
+    const auto v = value_of(node, name);
+    return v.defined() ? state(v) : nothing;
+  }
+
+  static ValueId value_of(const Node& node, std::string_view name) {
+    const auto* arg = node.find(name);
+    const auto* value = arg ? std::get_if<ValueId>(arg) : nullptr;
+    return value ? *value : ValueId{};
+  }
+
+  double scalar(const Node& node) const {
+    const auto* arg = node.find("other");
+    if (arg && std::holds_alternative<double>(*arg)) return std::get<double>(*arg);
+    if (arg && std::holds_alternative<int64_t>(*arg)) {
+      return static_cast<double>(std::get<int64_t>(*arg));
+    }
+    return 1;
+  }
+
+  // A sum over all samples divided by a multiple of their number is a mean.
+  bool divides_by_batch(double number) const {
+    const auto count = static_cast<int64_t>(number);
+    return batch_ > 1 && static_cast<double>(count) == number && count > 0 && count % batch_ == 0;
+  }
+
+  State result(size_t n, size_t r) {
+    const auto& node = graph_.nodes[n];
+    std::vector<const State*> operands;
+    node.each_operand([&](ValueId o) { operands.push_back(&state(o)); });
+    const auto has = [&](Degree degree) {
+      return std::any_of(operands.begin(), operands.end(),
+                         [&](const State* s) { return s->is(degree); });
+    };
+    State out;
+    std::string coupling;
+    for (const auto* s : operands) {
+      if (coupling.empty()) coupling = s->coupling;
+    }
+    if (node.op == "perigee::reduction") {
+      out = declared(node, *operands.front());
+    } else if (weighted_ && divides_by_data(node) && !operands.front()->is(Degree::mixed) &&
+               !operands.front()->is(Degree::none)) {
+      out = divide_by_weights(node, *operands.front());
+    } else if (has(Degree::mixed)) {
+      out.degree = Degree::mixed;
+      for (const auto* s : operands) {
+        if (out.ended.empty()) out.ended = s->ended;
+      }
+    } else if (has(Degree::sample)) {
+      out = follow_samples(n, r, operands);
+    } else if (has(Degree::pool)) {
+      out.degree = Degree::pool;
+      if (has(Degree::mean) || has(Degree::sum)) {
+        out = end_at(node, "which combines rows of experts with a mean or a sum over samples");
+      }
+    } else if (has(Degree::mean) || has(Degree::sum)) {
+      out = combine_statistics(n, operands);
+    }
+    if (!coupling.empty()) out.coupling = coupling;
+    return out;
+  }
+
+  // The model says what its loss is. A proof, where there is one, comes first.
+  State declared(const Node& node, const State& self) {
+    const auto kind = node.get<std::string>("kind", "mean");
+    if (kind == "mixed") {
+      State out{Degree::mixed};
+      out.ended = node.get<std::string>("ended", "");
+      return out;
+    }
+    const bool sum = kind == "sum";
+    const auto degree = sum ? Degree::sum : Degree::mean;
+    if (self.is(degree) || self.is(Degree::none)) return self;
+    if (node.get<bool>("proven", false)) return {degree};
+    undeclared_ = self.is(Degree::mixed) ? self.ended
+                                         : fmt::format("the loss, which is a {} over samples",
+                                                       self.is(Degree::sum) ? "sum" : "mean");
+    return {degree};
+  }
+
+  // Of a loss that is declared weighted: the divisor is taken for a sum of weights.
+  State divide_by_weights(const Node& node, const State& self) {
+    const auto& other = operand(node, "other");
+    note_divisor(value_of(node, "other"));
+    if (!other.is(Degree::sum)) {
+      undeclared_ = other.is(Degree::mixed)
+                        ? other.ended
+                        : fmt::format("{}, whose divisor is no sum over samples", describe(node));
+    }
+    if (self.is(Degree::sum) || self.is(Degree::mean)) return {Degree::mean};
+    auto out = self;
+    out.share = true;
+    return out;
+  }
+
+  // Handles a node with an operand that has a dim over samples.
+  State follow_samples(size_t n, size_t r, const std::vector<const State*>& operands) {
+    const auto& node = graph_.nodes[n];
+    bool others = false;   // an operand depends on all samples
+    bool divides = false;  // by a sum over all samples
+    for (const auto* s : operands) {
+      if (s->is(Degree::sum)) {
+        if (!divides_by_sum(node)) {
+          return end_at(node, "which combines a sum over all samples with each sample");
+        }
+        divides = true;
+      }
+      others |= s->is(Degree::mean) || s->is(Degree::pool);
+    }
+    State out;
+    if (const auto at = special_position(n, r, operands)) {
+      out = {Degree::sample, *at};
+    } else {
+      out = follow_pattern(n, r, operands);
+    }
+    if (out.is(Degree::mixed)) return out;
+    if (out.coupling.empty() && others) out.coupling = describe(node);
+    return with_share(n, operands, divides, std::move(out));
+  }
+
+  // Returns the samples' position for ops whose results it does not follow from their rules.
+  std::optional<SampleDim> special_position(size_t n, size_t r,
+                                            const std::vector<const State*>& operands) const {
+    const auto& node = graph_.nodes[n];
+    if (node.op == "perigee::reshape") {
+      return reshaped(graph_.type(value_of(node, "self")).shape, graph_.type(node.outputs[r]).shape,
+                      operands[0]->at, batch_);
+    }
+    std::vector<std::optional<SampleDim>> positions;
+    for (const auto* s : operands) {
+      positions.push_back(s->is(Degree::sample) ? std::optional(s->at) : std::nullopt);
+    }
+    return moved(graph_, node, r, positions, batch_);
+  }
+
+  State follow_pattern(size_t n, size_t r, const std::vector<const State*>& operands) const {
+    const auto& node = graph_.nodes[n];
+    const auto& pattern = rules_.at(n).pattern;
+    if (!pattern || r >= pattern->results.size()) {
+      return end_at(node, "which has no sharding rule");
+    }
+    if (node.op == "perigee::reshape") {
+      return end_at(node, "which divides the samples over several dims");
+    }
+    std::optional<State> found;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (!operands[i]->is(Degree::sample)) continue;
+      const auto next = follow_dim(n, r, i, operands[i]->at);
+      if (next.is(Degree::mixed)) return next;
+      if (found && (found->degree != next.degree || found->at != next.at)) {
+        return end_at(node, "which combines samples with each other");
+      }
+      if (!found || found->coupling.empty()) found = next;
+    }
+    return *found;
+  }
+
+  // Follows operand i's dim over samples to the result.
+  State follow_dim(size_t n, size_t r, size_t i, SampleDim at) const {
+    const auto& node = graph_.nodes[n];
+    const auto& pattern = *rules_.at(n).pattern;
+    const auto& letters = pattern.results[r];
+    const int letter = pattern.operands[i][at.dim];
+    std::vector<ValueId> values;
+    node.each_operand([&](ValueId o) { values.push_back(o); });
+    const auto& from = graph_.type(values[i]).shape;
+    const auto& to = graph_.type(node.outputs[r]).shape;
+    if (letter < 0) {
+      // The op works along the samples. A result of the same shape has an element for each.
+      const bool keeps = from.size() == to.size() && from[at.dim] == to[at.dim] &&
+                         letters[at.dim] < 0;
+      if (keeps) return {Degree::sample, at, false, describe(node)};
+      if (dispatches(node)) return {Degree::pool, {}, false, describe(node)};
+      return end_at(node, "which takes some of the samples or combines them with each other");
+    }
+    const auto found = std::find(letters.begin(), letters.end(), letter);
+    if (found != letters.end()) {
+      const bool agrees = pattern.dims[letter].role == Role::agreed;  // batch norm
+      const SampleDim next{static_cast<int>(found - letters.begin()), at.inner};
+      if (from[at.dim] != to[next.dim]) {
+        return end_at(node, "which changes the number of the samples");
+      }
+      return {Degree::sample, next, false, agrees ? describe(node) : ""};
+    }
+    if (dispatches(node)) return {Degree::pool, {}, false, describe(node)};
+    if (is_mean(node)) return {Degree::mean};
+    if (node.op.ends_with("_loss")) {
+      const auto reduction = node.get<int64_t>("reduction", 1);
+      return {reduction == 2 ? Degree::sum : Degree::mean};
+    }
+    switch (pattern.dims[letter].role) {
+      case Role::sum:
+        return {Degree::sum};
+      case Role::agreed:
+        return {Degree::mean, {}, false, describe(node)};
+      default:
+        return end_at(node, "which reduces the samples in another way than by a sum or a mean");
+    }
+  }
+
+  // Shares of a sum over samples: their sum is a mean. An op keeps them where it is linear in them.
+  State with_share(size_t n, const std::vector<const State*>& operands, bool divides, State out) {
+    const auto& node = graph_.nodes[n];
+    const auto shares = std::count_if(operands.begin(), operands.end(),
+                                      [](const State* s) { return s->share; });
+    if (shares == 0 && !divides) return out;
+    const auto fails = [&] {
+      return end_at(node, "which is not linear in a sample's share of a sum over samples");
+    };
+    if (shares > 0 && divides) return fails();
+    if (shares > 0 && !is_linear(n, operands, [](const State& s) { return s.share; })) {
+      return fails();
+    }
+    if (divides) note_divisor(value_of(node, "other"));
+    if (out.is(Degree::sample)) {
+      out.share = true;
+    } else if (out.is(Degree::sum)) {
+      out.degree = Degree::mean;
+    } else {
+      return fails();
+    }
+    return out;
+  }
+
+  // Handles a node whose operands are means and sums over samples, or independent of them.
+  State combine_statistics(size_t n, const std::vector<const State*>& operands) {
+    const auto& node = graph_.nodes[n];
+    const bool sums = std::any_of(operands.begin(), operands.end(),
+                                  [](const State* s) { return s->is(Degree::sum); });
+    const auto& self = operand(node, "self");
+    if (node.op == "perigee::step_average") return {self.degree};
+    if (node.op == "aten::div.Scalar" && self.is(Degree::sum) && divides_by_batch(scalar(node))) {
+      return {Degree::mean};
+    }
+    if (self.is(Degree::sum) && divides_by_sum(node)) {
+      note_divisor(value_of(node, "other"));
+      return {Degree::mean};
+    }
+    if (is_linear(n, operands, [&](const State& s) { return s.degree == Degree::sum; }) && sums) {
+      return {Degree::sum};
+    }
+    if (sums) {
+      return end_at(node,
+                    "which is not linear in a sum over samples (only sums of weights or "
+                    "counts that depend on data alone may divide a sum)");
+    }
+    // Any function of means is unchanged when the samples are doubled. Unless it is affine, its
+    // value for the batch is not the mean of its values for the microbatches.
+    const bool linear = is_linear(n, operands, [](const State& s) { return !s.is(Degree::none); });
+    State out{Degree::mean};
+    if (!linear && !is_affine(node)) out.coupling = describe(node);
+    return out;
+  }
+
+  // Whether the op is jointly linear in the operands of this kind, and they are all that depend on
+  // samples in such a way.
+  template <class F>
+  bool is_linear(size_t n, const std::vector<const State*>& operands, F of_kind) const {
+    const auto& node = graph_.nodes[n];
+    const bool shares = std::any_of(operands.begin(), operands.end(),
+                                    [](const State* s) { return s->share; });
+    if (node.op == "perigee::reshape" || node.op == "perigee::expand" ||
+        node.op == "perigee::cast" || is_mean(node)) {
+      return true;
+    }
+    const auto& pattern = rules_.at(n).pattern;
+    if (!pattern) return false;
+    for (const auto& group : pattern->linear) {
+      bool good = true;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const bool in = std::find(group.begin(), group.end(), static_cast<int>(i)) != group.end();
+        // A share times a sample is a share.
+        good &= in ? of_kind(*operands[i])
+                   : !of_kind(*operands[i]) && (shares || operands[i]->is(Degree::none));
+      }
+      if (good) return true;
+    }
+    return false;
+  }
+
+  // Whether the node divides by a sum over samples whose value for the whole step can be known: it
+  // depends on data alone.
+  bool divides_by_sum(const Node& node) const {
+    const auto other = value_of(node, "other");
+    return node.op == "aten::div.Tensor" && other.defined() && state(other).is(Degree::sum) &&
+           graph_.type(other).numel() == 1 && of_data_[other.index] &&
+           !used_otherwise_[other.index];
+  }
+
+  // Whether the node divides by one number that depends on the samples of a batch through data.
+  bool divides_by_data(const Node& node) const {
+    const auto other = value_of(node, "other");
+    return node.op == "aten::div.Tensor" && other.defined() && !state(other).is(Degree::none) &&
+           !state(other).is(Degree::sample) && graph_.type(other).numel() == 1 &&
+           of_data_[other.index] && !used_otherwise_[other.index];
+  }
+
+  void note_divisor(ValueId v) {
+    // A loss that averages its divisor itself.
+    for (auto u = v; graph_.values[u.index].producer >= 0;) {
+      const auto& maker = graph_.nodes[graph_.values[u.index].producer];
+      if (maker.op == "perigee::step_average") return;
+      if (maker.op != "perigee::reshape" && maker.op != "perigee::cast") break;
+      u = value_of(maker, "self");
+    }
+    if (std::find(divisors_.begin(), divisors_.end(), v) == divisors_.end()) {
+      divisors_.push_back(v);
+    }
+  }
+
+  const Graph& graph_;
+  MatchedRules rules_;
+  std::vector<State> states_;
+  std::vector<bool> of_data_;         // by value: depends on data and constants alone
+  std::vector<bool> used_otherwise_;  // by value: an operand, but not only a divisor
+  std::vector<ValueId> divisors_;
+  bool weighted_ = false;   // the loss is declared a weighted mean
+  std::string undeclared_;  // where the proof ended, of a declared loss
+  int64_t batch_ = 0;
+};
+
+}  // namespace
+
+LossClass classify_loss(const Graph& graph) {
+  const auto forward = loss_alone(graph);
+  if (forward.outputs.empty()) return {};
+  const Classifier classifier(forward);
+  const auto& state = classifier.state(forward.outputs[0].value);
+  LossClass found;
+  if (classifier.batch() > 1) found.coupling = state.coupling;
+  found.declared = !classifier.undeclared().empty();
+  found.ended = found.declared ? classifier.undeclared() : state.ended;
+  found.divisors = classifier.divisors();
+  if (state.is(Degree::sum)) {
+    found.kind = LossKind::sum;
+  } else if (!state.is(Degree::none) && !state.is(Degree::mean)) {
+    found.kind = LossKind::mixed;
+    if (found.ended.empty()) found.ended = "the loss, which has a value for each sample";
+  }
+  return found;
+}
+
+}  // namespace perigee::shard
