@@ -27,6 +27,9 @@ local world, microbatches, batch = {}, {}, {}
 return function()
   local found = assert(solver.stage_table {{ microbatches = microbatches, views = "all",
     methods = {{ {} }} }})
+  for _, judged in ipairs(found.judged) do
+    assert(not (judged.refused or ""):find "matches none", judged.refused)
+  end
   local chosen = profiler.estimate(found.strategy)
   local available, count, best = found.rows[1].available, 0, nil
   assert(chosen.peak_bytes <= available, "the chosen plan needs too much memory")
