@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -38,7 +39,9 @@ std::string axis_of(const compile::Instruction& instruction) {
 }
 
 // Makes the plan of a strategy; with `memory` above 0 the programs of each rank stay within it.
-plan::Plan made(const Given& given, const std::string& strategy, int64_t world, double memory = 0) {
+// `flops`: a second, where a link moves 1e9 bytes in it; 0: the solver's own rates.
+plan::Plan made(const Given& given, const std::string& strategy, int64_t world, double memory = 0,
+                double flops = 0) {
   auto data = methods::Json::parse(strategy);
   auto& own = data.back()[1];
   own["memory"] = static_cast<int64_t>(memory > 0 ? memory : 1e12);
@@ -48,6 +51,13 @@ plan::Plan made(const Given& given, const std::string& strategy, int64_t world, 
   request.world = world;
   request.samples = kRows / kMicrobatches;
   request.peak_bytes = peak_of;
+  if (flops > 0) {
+    request.rates = [flops](const graph::Graph&, const plan::Plan& plan) {
+      methods::DeviceRates rates{.flops = flops, .bytes = 1e10, .host = 1e8, .links = {}};
+      for (const auto& axis : plan.mesh.axes) rates.links[axis.name] = 1e9;
+      return rates;
+    };
+  }
   return methods::make_plan(methods::from_json(data, "a test"), request);
 }
 
@@ -183,6 +193,63 @@ TEST_CASE("stages of unequal submeshes have shardings of their own") {
     const auto less = made(given, strategy, row.world, 0.95 * most);
     CHECK(peak_of(given.graph, less) <= 0.95 * most);
     CHECK(compare(one, train(given, less)) == "");
+  }
+}
+
+// Returns the dim of each of a block's parameters that is split over tensor, by the name within the
+// block; -1: it is replicated.
+std::map<std::string, int> dims_of_block(const Given& given, const plan::Plan& plan, int block) {
+  const auto scope = fmt::format("blocks.{}.", block);
+  const int tensor = plan.mesh.find("tensor");
+  std::map<std::string, int> dims;
+  for (const auto& input : given.graph.inputs) {
+    if (!input.name.starts_with(scope)) continue;
+    const auto at = plan.placements.find(input.name);
+    const bool split = at != plan.placements.end() && at->second[tensor].is_shard();
+    dims[input.name.substr(scope.size())] = split ? static_cast<int>(at->second[tensor].dim) : -1;
+  }
+  return dims;
+}
+
+TEST_CASE("the same ops of two stages are split over tensor in unequal ways") {
+  torch::manual_seed(5);
+  const auto given = built_in(kUntied, kRows, kMicrobatches);
+  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+  struct Row {
+    Submeshes submeshes;
+    int64_t world;
+    double flops;
+    int split;      // stages that split weights; the others split the batch over tensor
+    bool opposite;  // whether a weight is split over one dim on one stage, another on the other
+  };
+  const std::vector<Row> rows = {
+      {{{{"tensor", 2}, {"data", 2}}, {{"tensor", 2}}}, 6, 3e10, 1, false},
+      {{{{"tensor", 2}, {"data", 2}}, {{"tensor", 3}, {"data", 2}}}, 10, 1e9, 2, false},
+      {{{{"tensor", 4}, {"data", 2}}, {{"tensor", 3}, {"data", 2}}}, 14, 1e9, 2, true},
+  };
+  for (const auto& row : rows) {
+    INFO(text_of(row.submeshes));
+    const auto strategy = staged(row.submeshes, "{}", R"(["auto_sharding", {}])", kMicrobatches);
+    const auto plan = made(given, strategy, row.world, 0, row.flops);
+    plan::verify(plan, given.graph);
+    CHECK(plan::parse(plan::print(plan)) == plan);
+    for (const int placed : placed_by_stage(given, plan, "tensor")) CHECK(placed > 0);
+    // Blocks 0 and 1 are on the first stage, 2 and 3 on the second.
+    const auto first = dims_of_block(given, plan, 1), second = dims_of_block(given, plan, 3);
+    CHECK(first != second);
+    int split = 0, opposite = 0;
+    for (const auto* stage : {&first, &second}) {
+      split += std::ranges::any_of(*stage, [](const auto& weight) { return weight.second >= 0; });
+    }
+    for (const auto& [weight, dim] : first) {
+      const int other = second.at(weight);
+      opposite += dim >= 0 && other >= 0 && dim != other;
+    }
+    CHECK(split == row.split);
+    CHECK((opposite > 0) == row.opposite);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
   }
 }
 
