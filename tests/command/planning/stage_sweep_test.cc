@@ -64,8 +64,8 @@ end
                      world, model.microbatches, model.batch, model.methods, model.methods);
 }
 
-// Returns {chosen seconds, best seconds of the sweep, text}.
-void sweep(const Model& model, int64_t world) {
+// `seconds`: the hard time-out of the command.
+void sweep(const Model& model, int64_t world, double seconds) {
   INFO(model.name << " on " << world);
   Folder folder;
   const auto job = folder.write(
@@ -74,10 +74,12 @@ void sweep(const Model& model, int64_t world) {
           "[model]\n{}\n[data]\nsynthetic = true\n{}[batch]\nglobal = {}\n[optimizer]\nname "
           "= \"adam\"\n[cluster]\ndevice = \"cpu\"\n",
           model.keys, model.data, model.batch));
+  auto how = own_cache(folder);
+  how.seconds = seconds;
   const auto planned = run(
       fmt::format("plan {} --cluster 8x8xv100 --nproc {} --script-seconds 100000 --strategy {}",
                   job, world, folder.write("sweep.lua", script(model, world))),
-      own_cache(folder));
+      how);
   INFO(planned.err);
   REQUIRE(planned.status == 0);
   const auto at = planned.err.find("FIGURES ");
@@ -99,8 +101,8 @@ const char* const kSmallMoe =
 }  // namespace
 
 TEST_CASE("automatic stages are not slower than any plan of a sweep over sizes") {
-  sweep({"gpt", kSmallGpt, "sequence = 128\n", 32, 8}, 8);
-  sweep({"moe", kSmallMoe, "sequence = 128\n", 32, 8}, 8);
+  sweep({"gpt", kSmallGpt, "sequence = 128\n", 32, 8}, 8, 60);
+  sweep({"moe", kSmallMoe, "sequence = 128\n", 32, 8}, 8, 60);
 }
 
 TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a sweep", "[.long]") {
@@ -139,6 +141,6 @@ TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a s
            {8, {gpt("2.6B", 32, 2560, 32), moe("2.4B", 16, 1024, 16), resnet("1B", 50, 320)}},
            {16, {gpt("6.7B", 32, 4096, 32), moe("10B", 16, 1536, 32), resnet("2B", 50, 448)}},
            {32, {gpt("15B", 48, 5120, 32), moe("27B", 16, 2048, 48), resnet("4B", 101, 448)}}}) {
-    for (const auto& model : models) sweep(model, world);
+    for (const auto& model : models) sweep(model, world, 3600);
   }
 }
