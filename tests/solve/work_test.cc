@@ -12,7 +12,7 @@ using namespace perigee::solve::testing;
 
 TEST_CASE("past its work, the answer is the best choice so far with a bound that holds") {
   int proven = 0, feasible = 0;
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
     Random random(seed);
     const auto problem = random_assign(
         random, {.ops = 14, .options = 6, .edge_share = 0.6, .chain = false, .memory = false});
@@ -29,7 +29,7 @@ TEST_CASE("past its work, the answer is the best choice so far with a bound that
     (result.verdict == Verdict::optimal ? proven : feasible) += 1;
   }
   CHECK(feasible > 0);
-  CHECK(proven + feasible == 20);
+  CHECK(proven + feasible == 8);
 }
 
 TEST_CASE("more work than tables need gives the optimum") {
