@@ -25,8 +25,7 @@ class Tokens {
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
 
-  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id beyond the
-  // limit.
+  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id beyond the limit.
   void read(int64_t begin, int64_t length, const IdLimit& limit, int64_t* out) const;
 
  private:
