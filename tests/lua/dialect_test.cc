@@ -109,7 +109,8 @@ TEST_CASE("every option has the effect that its row documents, or warns") {
 TEST_CASE("the examples on the pages of the dialects run") {
   const Folder folder;
   for (const std::string page :
-       {"dialects", "from_alpa", "from_atorch", "from_autodist", "from_epl", "from_megatron"}) {
+       {"dialects", "migration/from_alpa", "migration/from_atorch", "migration/from_autodist",
+        "migration/from_epl", "migration/from_megatron"}) {
     const auto text = read_file("runtime/" + page + ".md", "test");
     size_t at = 0;
     int scripts = 0, jobs = 0;
@@ -123,7 +124,7 @@ TEST_CASE("the examples on the pages of the dialects run") {
       at = end;
     }
     CHECK(scripts >= 1);
-    CHECK((jobs >= 1 || page == "from_megatron"));
+    CHECK((jobs >= 1 || page == "migration/from_megatron"));
   }
 }
 

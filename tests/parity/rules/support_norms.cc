@@ -247,6 +247,7 @@ void losses(Cases& cases) {
           {{"target", y}, {"weight", weight}, {"ignore_index", ignored}, {"dtype", DType::float64}},
           {real_type({})})[0];
       c.typed("perigee::step_average", {{"self", sum}}, {real_type({})});
+      c.typed("perigee::reduction", {{"self", sum}, {"kind", std::string("sum")}}, {real_type({})});
     };
   };
   cases["perigee::cross_entropy"] = over_classes(false);
@@ -281,7 +282,7 @@ void losses(Cases& cases) {
 
 void logits(Cases& cases) {
   cases["aten::binary_cross_entropy_with_logits"] = [](Case& c) {
-    const auto shape = c.sizes(2);
+    const auto shape = c.sizes(2, 2);
     const auto reduction = c.any(0, 2);
     Args args = {{"self", c.real(shape)}, {"target", c.real(shape, false)}};
     if (reduction == 0 && c.coin()) args.emplace_back("weight", c.positive({shape[0], 1}));
