@@ -85,8 +85,8 @@ foreach(folder IN LISTS test_folders)
   elseif(folder STREQUAL profile)  # locks databases as another program would
     target_link_libraries(tests_profile PRIVATE dep::sqlite)
   endif()
-  if(folder STREQUAL solve AND TARGET perigee_cbc)
-    add_dependencies(tests_solve perigee_cbc)
+  if(TARGET perigee_cbc)  # the solver `ilp`
+    add_dependencies(tests_${folder} perigee_cbc)
   endif()
   catch_discover_tests(tests_${folder}
     TEST_PREFIX "${folder}/"
