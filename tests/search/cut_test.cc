@@ -77,7 +77,12 @@ TEST_CASE("without time to search, the cut is even and not marked as the best") 
   REQUIRE(cut);
   CHECK_FALSE(cut->best);
   CHECK(cut->begins == std::vector<int>{3, 5});  // 3 + 2 + 2
-  room = 5;                                      // the first stage has memory for 2 blocks
+  row.allowed = [](int begin, int end) { return begin != 0 || end != 3; };
+  cut = search::cut(row);
+  REQUIRE(cut);
+  CHECK(cut->begins == std::vector<int>{2, 4});
+  row.allowed = nullptr;
+  room = 5;  // the first stage has memory for 2 blocks
   cut = search::cut(row);
   REQUIRE(cut);
   CHECK(cut->begins == std::vector<int>{2, 4});

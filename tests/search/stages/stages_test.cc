@@ -72,6 +72,7 @@ TEST_CASE("views of a submesh are data x tensor, and data divides a microbatch's
   CHECK(of("single_node_model_parallel", 8) == Views{{8, 1}, {4, 2}, {2, 4}});
   CHECK(of("all", 8) == Views{{8, 1}, {4, 2}, {2, 4}, {1, 8}});
   CHECK(of("all", 2) == Views{{2, 4}, {1, 8}});
+  CHECK(of("all", 12) == Views{{4, 2}, {2, 4}, {1, 8}});
   CHECK_THROWS_WITH(of("data_parallel_only", 4), Catch::Contains("divides the 4 samples"));
 }
 
