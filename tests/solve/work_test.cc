@@ -66,7 +66,7 @@ TEST_CASE("a known choice is returned where the search finds none in time") {
   const auto result = solve(problem, options);
   CHECK(result.verdict == Verdict::feasible);
   CHECK(result.choice == known);
-  // A choice that is not allowed is none.
+  // The start is not used where it breaks a constraint.
   options.start[problem.edges[0].from] = known[problem.edges[0].to];
   CHECK_THROWS_AS(solve(problem, options), perigee::Error);
 }

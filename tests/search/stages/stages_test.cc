@@ -182,6 +182,29 @@ TEST_CASE("the table has each range of layers on each view, with its cost and me
   CHECK(row_of(0, 2, 1, 2).peak < row_of(0, 2, 1, 1).peak);
 }
 
+// A stage on its submesh, as the exact solver takes it.
+struct StageAlone {
+  plan::Plan plan;
+  shard::BlockPlanOptions planned;
+  double link = 0;  // bytes a second of the axis that is planned
+};
+
+StageAlone stage_alone(const StageTable& table, const SubmeshView& view) {
+  StageAlone stage;
+  stage.plan.graph_hash = table.graph_hash;
+  stage.plan.mesh.axes = {{"tensor", view.tensor}, {"data", view.data}};
+  stage.plan.microbatches = table.microbatches;
+  stage.link = view.tensor > 1 ? 2e8 : 1e9;
+  auto& planned = stage.planned;
+  planned.microbatches = 4;
+  planned.storage_axis = view.data > 1 ? "data" : "";
+  planned.storage_byte = stage.link / 2e8;
+  planned.offload = false;
+  planned.assignment.prices = {.per_flop = stage.link / 1e9, .per_byte = stage.link / 1e9};
+  planned.trains = [](const graph::Input& input) { return input.trainable; };
+  return stage;
+}
+
 TEST_CASE("a row's cost is that of the exact solver on the stage's submesh alone") {
   const Job job;
   auto options = job.options();
@@ -191,19 +214,8 @@ TEST_CASE("a row's cost is that of the exact solver on the stage's submesh alone
   CHECK(table.rows.size() == table.views.size());
   for (const auto& row : table.rows) {
     const auto& view = table.views[row.view];
-    plan::Plan plan;
-    plan.graph_hash = table.graph_hash;
-    plan.mesh.axes = {{"tensor", view.tensor}, {"data", view.data}};
-    plan.microbatches = table.microbatches;
-    const double link = view.tensor > 1 ? 2e8 : 1e9;
-    shard::BlockPlanOptions planned;
-    planned.microbatches = 4;
-    planned.storage_axis = view.data > 1 ? "data" : "";
-    planned.storage_byte = link / 2e8;
+    auto [plan, planned, link] = stage_alone(table, view);
     planned.host_byte = link / 1e8;
-    planned.offload = false;
-    planned.assignment.prices = {.per_flop = link / 1e9, .per_byte = link / 1e9};
-    planned.trains = [](const graph::Input& input) { return input.trainable; };
     const shard::BlockPlanner planner(job.graph, plan, {0}, planned);
     CHECK(row.cost == Approx(planner.fit(job.memory)->cost / link));
   }
@@ -223,19 +235,9 @@ TEST_CASE("a row has as many successors as its microbatches in flight have memor
   int limited = 0;
   for (const auto& row : table.rows) {
     const auto& view = table.views[row.view];
-    plan::Plan plan;
-    plan.graph_hash = table.graph_hash;
-    plan.mesh.axes = {{"tensor", view.tensor}, {"data", view.data}};
-    plan.microbatches = table.microbatches;
-    const double link = view.tensor > 1 ? 2e8 : 1e9;
-    shard::BlockPlanOptions planned;
-    planned.microbatches = 4;
-    planned.storage_axis = view.data > 1 ? "data" : "";
-    planned.store = planned.offload = false;
-    planned.storage_byte = link / 2e8;
-    planned.assignment.prices = {.per_flop = link / 1e9, .per_byte = link / 1e9};
+    auto [plan, planned, link] = stage_alone(table, view);
+    planned.store = false;
     planned.stages = methods::parts_of_nodes(job.graph, pipeline);
-    planned.trains = [](const graph::Input& input) { return input.trainable; };
     const shard::SubmeshPlanner planner(job.graph, plan, {0}, planned);
     const auto fitted = [&](int64_t in_flight) {
       return planner.fit({row.first, row.last, static_cast<double>(in_flight)}, job.memory, {});
