@@ -120,17 +120,35 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
-// Logs where the run's results are, and which commands show them.
-void log_next(const std::string& job, const job::Job& trained) {
+// Returns the word as a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+// Logs the commands that show the run's results. They have the options that it was given, so that
+// they work on the same model, plan and folder.
+void log_next(const JobOptions& options, const job::Job& trained) {
   const auto place = job::place_from_environment();
   if (place && place->rank != 0) return;
-  const auto& run = trained.train.output;
-  const auto command = command_name();
+  const auto run = quoted(trained.train.output);
+  const auto command = quoted(command_name());
+  auto sets = quoted(options.file);
+  for (const auto& set : options.sets) sets += " --set " + quoted(set);
+  auto job = sets;
+  if (!options.strategy.empty()) job += " --strategy " + quoted(options.strategy);
+  if (!options.plan.empty()) job += " --plan " + quoted(options.plan);
+  if (options.nproc > 0) job += fmt::format(" --nproc {}", options.nproc);
+  if (options.nodes > 1) job += fmt::format(" --nodes {}", options.nodes);
   log::info("next: {} plan {} --report plan.html -o plan.json", command, job);
   std::error_code none;
-  if (!fs::exists(fs::path(run) / "checkpoints", none)) return;
+  if (!fs::exists(fs::path(trained.train.output) / "checkpoints", none)) return;
   log::info("next: {} export {} -o weights.safetensors", command, run);
-  if (!trained.data.text.empty()) log::info("next: {} sample {} --prompt \"...\"", command, job);
+  if (!trained.data.text.empty()) log::info("next: {} sample {} --prompt \"...\"", command, sets);
 }
 
 // Throws Error for hosts that come and go, which only training survives.
@@ -221,7 +239,7 @@ void add_train(CLI::App& app, Action& action) {
       const auto go_on = [&task] { task.resume = task.overwrite = true; };
       const int status = run_ranks(options->job, task, train,
                                    "steps after the last checkpoint are discarded", go_on);
-      if (status == 0 && options->job.node_rank <= 0) log_next(options->job.file, task.job);
+      if (status == 0 && options->job.node_rank <= 0) log_next(options->job, task.job);
       return status;
     };
   });

@@ -10,10 +10,9 @@ using namespace perigee::test;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
-TEST_CASE("the folder that new makes trains") {
-  Folder folder;
-  const auto made = folder / "mine";
-  REQUIRE(run("new " + made).status == 0);
+namespace {
+
+void train_three_steps(const Folder& folder, const std::string& made) {
   const auto ran = run(
       "train " + made + "/job.toml --set train.steps=3",
       {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()});
@@ -22,17 +21,20 @@ TEST_CASE("the folder that new makes trains") {
   CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
 }
 
+}  // namespace
+
+TEST_CASE("the folder that new makes trains") {
+  Folder folder;
+  REQUIRE(run("new " + (folder / "mine")).status == 0);
+  train_three_steps(folder, folder / "mine");
+}
+
 TEST_CASE("the folder that new makes for PyTorch trains the model that it exports") {
   Folder folder;
   const auto made = folder / "mine";
   REQUIRE(run("new --from pytorch " + made).status == 0);
   fs::copy("tests/capture/exported/fixtures/other/new.pt2", made + "/model.pt2");
-  const auto ran = run(
-      "train " + made + "/job.toml --set train.steps=3",
-      {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()});
-  INFO(ran.err);
-  CHECK(ran.status == 0);
-  CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
+  train_three_steps(folder, made);
 }
 
 TEST_CASE(
@@ -66,7 +68,10 @@ TEST_CASE("train ends with the commands that show its results, as they are typed
   Folder folder;
   How how{.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()};
   REQUIRE(run("new mine", how).status == 0);
-  const auto ran = run("train mine/job.toml --set train.steps=2 --trace t.json", how);
+  // The run's folder and the model's width are not those of the job's file.
+  const auto ran = run({"train", "mine/job.toml", "--set", "train.steps=2", "--set",
+                        "train.output=a run", "--set", "model.width=32", "--trace", "t.json"},
+                       how);
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   CHECK_THAT(ran.err, Contains("wrote the trace of a step, t.json"));
@@ -84,9 +89,14 @@ TEST_CASE("train ends with the commands that show its results, as they are typed
   CHECK(fs::exists(folder / "plan.html"));
   CHECK(fs::exists(folder / "weights.safetensors"));
   // The bytes of a model that has learnt nothing are shown as valid text.
-  const auto text = run("sample mine/job.toml --tokens 200 --temperature 3", how).out;
+  const auto text = run({"sample", "mine/job.toml", "--checkpoint", "a run", "--set",
+                         "model.width=32", "--tokens", "200", "--temperature", "3"},
+                        how)
+                        .out;
+  CHECK(text.size() > 100);
   CHECK_NOTHROW(nlohmann::json(text).dump());
-  CHECK_THAT(run("export runs/new -o x.gguf", how).err, Contains("x.gguf") && Contains("--hf"));
+  CHECK_THAT(run({"export", "a run", "-o", "x.gguf"}, how).err,
+             Contains("x.gguf") && Contains("--hf"));
   CHECK_FALSE(fs::exists(folder / "x.gguf"));
 }
 
