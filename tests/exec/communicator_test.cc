@@ -230,6 +230,21 @@ TEST_CASE(
   REQUIRE_THAT(silent[0], Catch::Contains("rank 0: all_reduce over data (ranks 0,1)"));
 }
 
+TEST_CASE("groups of one process may start their first collectives at the same time") {
+  const auto errors = fork_ranks(2, [](Communicator& communicator) {
+    for (int round = 0; round < 8; ++round) {
+      std::vector<std::shared_ptr<Group>> groups;
+      for (int i = 0; i < 16; ++i) {
+        groups.push_back(communicator.group("g" + std::to_string(16 * round + i), {0, 1}));
+      }
+      std::vector<std::shared_ptr<Work>> works;
+      for (const auto& group : groups) works.push_back(group->start({.kind = Kind::barrier}));
+      for (const auto& work : works) work->wait();
+    }
+  });
+  CHECK(errors == std::vector<std::string>{"", ""});
+}
+
 TEST_CASE("a Gloo job names the rank that does not join") {
   const auto listener = listen_at("127.0.0.1", 0, false);
   REQUIRE_THROWS_WITH(gloo_communicator({.port = listener.port,

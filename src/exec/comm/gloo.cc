@@ -39,6 +39,16 @@ c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
   }
 }
 
+// Returns the result of `start`, which hands a collective or message to c10d. Only one thread of the
+// process does so at a time: c10d's flight recorder looks up and extends its table of groups
+// without a lock (FlightRecorder::recordWithResetEnabled, LibTorch 2.11).
+template <class Start>
+auto one_at_a_time(Start start) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  return start();
+}
+
 // Messages within collectives; those of programs have tag 0.
 constexpr int kTag = 1;
 
@@ -50,11 +60,15 @@ class Messages {
 
   void send(const Tensor& tensor, int64_t peer) {
     std::vector<Tensor> tensors = {tensor};
-    if (tensor.numel() > 0) running_.push_back(gloo_.send(tensors, static_cast<int>(peer), kTag));
+    if (tensor.numel() == 0) return;
+    running_.push_back(
+        one_at_a_time([&] { return gloo_.send(tensors, static_cast<int>(peer), kTag); }));
   }
   void receive(const Tensor& tensor, int64_t peer) {
     std::vector<Tensor> tensors = {tensor};
-    if (tensor.numel() > 0) running_.push_back(gloo_.recv(tensors, static_cast<int>(peer), kTag));
+    if (tensor.numel() == 0) return;
+    running_.push_back(
+        one_at_a_time([&] { return gloo_.recv(tensors, static_cast<int>(peer), kTag); }));
   }
   void wait() {
     for (const auto& message : running_) message->wait(timeout_);
@@ -146,7 +160,9 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
     case Kind::all_reduce: {
       if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
       std::vector<Tensor> tensors = {borrowed(t.output)};
-      gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)})->wait();
+      one_at_a_time([&] {
+        return gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)});
+      })->wait();
       if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
       break;
     }
@@ -162,11 +178,13 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
     case Kind::broadcast: {
       if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
       std::vector<Tensor> tensors = {borrowed(t.output)};
-      gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0})->wait();
+      one_at_a_time([&] {
+        return gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0});
+      })->wait();
       break;
     }
     case Kind::barrier:
-      gloo.barrier()->wait();
+      one_at_a_time([&] { return gloo.barrier(); })->wait();
       break;
     case Kind::send:
     case Kind::receive:
@@ -231,7 +249,8 @@ class GlooEnd : public Group {
       std::vector<Tensor> tensors = {sends ? t.input : t.output};
       const auto peer = static_cast<int>(t.peer);
       try {
-        work->message_ = sends ? gloo_->send(tensors, peer, 0) : gloo_->recv(tensors, peer, 0);
+        work->message_ = one_at_a_time(
+            [&] { return sends ? gloo_->send(tensors, peer, 0) : gloo_->recv(tensors, peer, 0); });
       } catch (const std::exception& error) {
         fail_transfer(t, first_line(error));
       }
