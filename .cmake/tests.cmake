@@ -53,6 +53,7 @@ foreach(folder IN LISTS test_folders)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(plugin|make|program)_[a-z]+\\.cc$")  # libraries and programs that tests use
+  list(FILTER sources EXCLUDE REGEX "tests/cuda/host/")
   if(folder STREQUAL command)  # the launcher is tested in processes of its own
     file(GLOB launcher_sources CONFIGURE_DEPENDS tools/perigee/launch/*.cc)
     list(APPEND sources ${launcher_sources})
@@ -103,6 +104,31 @@ foreach(folder IN LISTS test_folders)
         SKIP_REGULAR_EXPRESSION "skipped: no GPU")
   endif()
 endforeach()
+
+# The CUDA kernels, compiled for the host under the address sanitizer, run the tests of ops.
+if(TARGET tests_cuda)
+  file(GLOB kernels RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS src/cuda/kernels/*.cu tests/cuda/host/*.cu)
+  set(kernels_on_host tests/cuda/host/launch.cc)
+  foreach(kernel IN LISTS kernels)
+    get_filename_component(name ${kernel} NAME_WE)
+    set(wrapped ${PROJECT_BINARY_DIR}/kernels_on_host/${name}.cc)
+    file(CONFIGURE OUTPUT ${wrapped} CONTENT "#include \"tests/cuda/host/launch.h\"\n#include \"${kernel}\"\n")
+    list(APPEND kernels_on_host ${wrapped})
+  endforeach()
+  add_library(kernels_on_host OBJECT ${kernels_on_host})
+  target_include_directories(kernels_on_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(kernels_on_host SYSTEM PRIVATE ${toolkit}/include)
+  target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address -fno-omit-frame-pointer)
+  file(GLOB host_sources CONFIGURE_DEPENDS tests/cuda/host/*.cc src/cuda/ops/*.cc)
+  list(FILTER host_sources EXCLUDE REGEX "/(launch|stream)\\.cc$")
+  add_executable(tests_cuda_host ${host_sources} tests/cuda/ops_test.cc tests/cuda/shapes_test.cc tests/cuda/support.cc)
+  target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address)
+  target_precompile_headers(tests_cuda_host REUSE_FROM torch_test_pch)
+  catch_discover_tests(tests_cuda_host
+    TEST_PREFIX "cuda_host/"
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR};ASAN_OPTIONS=detect_leaks=0")
+endif()
 
 # The tests of capture/ load model plugins and read LibTorch's headers.
 if(TARGET tests_capture)

@@ -170,7 +170,7 @@ class GpuDevice : public CudaDevice {
         checked = now;
       }
     }
-    rethrow_fault();
+    take_fault(*fault_);
   }
 
   int64_t mark() override {
@@ -182,15 +182,6 @@ class GpuDevice : public CudaDevice {
   int64_t time(int64_t mark) override { return clock_.time(*marks_.at(mark)); }
 
  private:
-  void rethrow_fault() {
-    const Fault fault = *fault_;
-    *fault_ = {};
-    if (fault.kind == Fault::label) {
-      fail_run("exec", "labels must be ignore_index or lie in [0, {}), but got {}", fault.limit,
-               fault.value);
-    }
-  }
-
   std::string kind_;
   at::Device place_;
   bool deterministic_;

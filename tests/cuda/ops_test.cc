@@ -270,8 +270,8 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
   const auto narrow_a = cast(at::randn({48, 64}), format, narrow),
              narrow_b = cast(at::randn({32, 64}), "e4m3", DType::float8_e4m3);
   const auto expected = narrow_a.to(at::kDouble).matmul(narrow_b.to(at::kDouble).t()) / 37 / 37;
-  for (const auto& device : devices()) {
-    INFO(device->place());
+  for (const auto& [called, device] : devices()) {
+    INFO(called);
     if (!multiplies_eight_bits(*device)) {
       WARN("this GPU multiplies no eight-bit floats: " << device->kind());
       continue;
@@ -368,8 +368,8 @@ TEST_CASE("cross entropy is identical on every device, with its gradients") {
 
 TEST_CASE("an invalid label is an error on every device, at the latest at the wait") {
   const auto labels = at::full({4}, 9, at::kLong);
-  for (const auto& device : devices()) {
-    INFO(device->place());
+  for (const auto& [called, device] : devices()) {
+    INFO(called);
     CHECK_THROWS_WITH(run_on(*device, "perigee::cross_entropy",
                              {{"logits", at::zeros({4, 9})}, {"target", labels}},
                              {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}},

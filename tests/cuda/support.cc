@@ -7,22 +7,6 @@
 
 namespace perigee::exec {
 
-std::vector<std::shared_ptr<Device>> devices() {
-  std::vector<std::shared_ptr<Device>> all = {cpu_device()};
-  const auto gpus = cuda_host().gpus();
-  if (gpus.found.empty()) {
-    static const bool said = [&] {
-      WARN("no GPU, so its kernels were not run: " << gpus.why_none);
-      return true;
-    }();
-    static_cast<void>(said);
-  } else {
-    all.push_back(cuda_host().device({}));
-    all.push_back(cuda_host().device({.deterministic = true}));
-  }
-  return all;
-}
-
 namespace {
 
 Op op_for(const std::string& name, const Named& tensors, const Args& args, const Types& types) {
@@ -42,34 +26,49 @@ Op op_for(const std::string& name, const Named& tensors, const Args& args, const
   return op;
 }
 
-// The CPU with the reference kernels.
-class ReferenceDevice : public Device {
+class HostDevice : public Device {
  public:
+  HostDevice(std::string kind, std::function<Kernel(const Op&)> kernel_of,
+             std::function<void()> settle)
+      : kind_(std::move(kind)), kernel_of_(std::move(kernel_of)), settle_(std::move(settle)) {}
+
   at::Device place() const override { return at::kCPU; }
-  Kernel kernel(const Op& op) override {
-    auto kernel = reference_op(op);
-    return kernel ? kernel : cpu_kernel(op);
-  }
+  Kernel kernel(const Op& op) override { return kernel_of_(op); }
   std::shared_ptr<std::byte> allocate(int64_t, bool) override { return nullptr; }
   std::shared_ptr<std::byte> allocate_host(int64_t) override { return nullptr; }
   std::shared_ptr<Work> copy(const at::Tensor&, const at::Tensor&, bool) override {
     return nullptr;
   }
-  std::string kind() const override { return "reference"; }
+  std::string kind() const override { return kind_; }
   bool plans_memory() const override { return false; }
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance&) override { return {}; }
   void reset_peak() override {}
   int64_t peak() const override { return 0; }
   std::shared_ptr<void> enter() override { return nullptr; }
   void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
-  void synchronize(const std::function<void()>&) override {}
+  void synchronize(const std::function<void()>&) override { settle_(); }
   int64_t mark() override { return 0; }
   int64_t time(int64_t mark) override { return mark; }
+
+ private:
+  std::string kind_;
+  std::function<Kernel(const Op&)> kernel_of_;
+  std::function<void()> settle_;
 };
 
 }  // namespace
 
-std::shared_ptr<Device> reference_device() { return std::make_shared<ReferenceDevice>(); }
+std::shared_ptr<Device> host_device(std::string kind, std::function<Kernel(const Op&)> kernel_of,
+                                    std::function<void()> settle) {
+  return std::make_shared<HostDevice>(std::move(kind), std::move(kernel_of), std::move(settle));
+}
+
+std::shared_ptr<Device> reference_device() {
+  return host_device("reference", [](const Op& op) {
+    auto kernel = reference_op(op);
+    return kernel ? kernel : cpu_kernel(op);
+  });
+}
 
 std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
                                const Args& args, const Types& types, const Draw& draw) {
@@ -91,10 +90,10 @@ std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Na
 void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
                      const Types& types, double tolerance, const Draw& draw) {
   const auto expected = run_on(*reference_device(), name, tensors, args, types, draw);
-  for (const auto& device : devices()) {
+  for (const auto& [called, device] : devices()) {
     const auto results = run_on(*device, name, tensors, args, types, draw);
     for (size_t i = 0; i < results.size(); ++i) {
-      INFO(name << " on " << device->place() << ", tensor " << i);
+      INFO(name << " on " << called << ", tensor " << i);
       REQUIRE(results[i].scalar_type() == expected[i].scalar_type());
       REQUIRE(results[i].sizes() == expected[i].sizes());
       REQUIRE(at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance,

@@ -1,6 +1,7 @@
 // Runs one op on every device and compares with the reference.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,8 +14,21 @@ namespace perigee::exec {
 
 using Types = std::vector<graph::TensorType>;
 
-// Returns the CPU, and GPU 0 if there is one. A function because the plugin must be opened first.
-std::vector<std::shared_ptr<Device>> devices();
+struct NamedDevice {
+  std::string name;
+  std::shared_ptr<Device> device;
+};
+
+// Returns the devices of this executable: in tests_cuda the CPU, and GPU 0 if there is one; in
+// tests_cuda_host the CUDA kernels, compiled for the host. A function because the plugin must be
+// opened first.
+std::vector<NamedDevice> devices();
+
+// Returns a device of host memory whose kernels are those that `kernel_of` returns. synchronize()
+// calls `settle`.
+std::shared_ptr<Device> host_device(
+    std::string kind, std::function<Kernel(const Op&)> kernel_of,
+    std::function<void()> settle = [] {});
 
 // Returns the CPU with the reference kernels.
 std::shared_ptr<Device> reference_device();

@@ -46,9 +46,10 @@ std::vector<Lines> mutants_of(const fs::path& list) {
   return mutants;
 }
 
-// Returns whether tests/FOLDER has the sources that the executable and the tags of files name.
+// Returns whether tests/FOLDER has the sources that the executable (tests_FOLDER or
+// tests_FOLDER_PART) and the tags of files name.
 bool names_tests(const fs::path& root, const std::string& line) {
-  const auto folder = root / "tests" / line.substr(6, line.find(' ') - 6);
+  const auto folder = root / "tests" / line.substr(6, line.find_first_of(" _", 6) - 6);
   if (!line.starts_with("tests_") || !fs::is_directory(folder)) return false;
   std::set<std::string> sources;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

@@ -106,9 +106,9 @@ void cross_entropy(const void* logits, const int64_t* target, const void* weight
   if (shape.rows == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    forward<T><<<row_blocks(shape.rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(logits), target, static_cast<const T*>(weight),
-        static_cast<Wide<T>*>(losses), static_cast<Wide<T>*>(logsumexp), shape, numbers, fault);
+    launch(forward<T>, row_blocks(shape.rows), kThreads, stream, static_cast<const T*>(logits),
+           target, static_cast<const T*>(weight), static_cast<Wide<T>*>(losses),
+           static_cast<Wide<T>*>(logsumexp), shape, numbers, fault);
   });
 }
 
@@ -119,10 +119,10 @@ void cross_entropy_backward(const void* upstream, const void* logits, const int6
   if (shape.rows == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    backward<T><<<row_blocks(shape.rows), kThreads, 0, stream>>>(
-        static_cast<const Wide<T>*>(upstream), static_cast<const T*>(logits), target,
-        static_cast<const Wide<T>*>(logsumexp), static_cast<const T*>(weight),
-        static_cast<T*>(d_logits), shape, numbers, fault);
+    launch(backward<T>, row_blocks(shape.rows), kThreads, stream,
+           static_cast<const Wide<T>*>(upstream), static_cast<const T*>(logits), target,
+           static_cast<const Wide<T>*>(logsumexp), static_cast<const T*>(weight),
+           static_cast<T*>(d_logits), shape, numbers, fault);
   });
 }
 

@@ -24,8 +24,8 @@ void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, E
   if (n == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    cast<T><<<blocks_for(n, 4), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), scale, static_cast<uint8_t*>(y), n, e5m2 ? __NV_E5M2 : __NV_E4M3);
+    launch(cast<T>, blocks_for(n, 4), kThreads, stream, static_cast<const T*>(x), scale,
+           static_cast<uint8_t*>(y), n, e5m2 ? __NV_E5M2 : __NV_E4M3);
   });
 }
 

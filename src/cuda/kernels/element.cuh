@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "cuda/kernels/kernels.h"
+#include "cuda/kernels/launch.cuh"
 
 namespace perigee::cuda {
 

@@ -47,23 +47,23 @@ void square_partials(const void* tensor, int64_t n, Element element, double* par
                      cudaStream_t stream) {
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    squares<T><<<kPartials, kThreads, 0, stream>>>(static_cast<const T*>(tensor), n, partials);
+    launch(squares<T>, kPartials, kThreads, stream, static_cast<const T*>(tensor), n, partials);
   });
 }
 
 void sum_partials(const double* partials, int64_t count, double* out, cudaStream_t stream) {
-  add_up<<<1, kThreads, 0, stream>>>(partials, count, out);
+  launch(add_up, 1, kThreads, stream, partials, count, out);
 }
 
 void clip_scale(const double* squared, const float* loss_scale, const ClipNumbers& numbers,
                 double* norm, double* scale, cudaStream_t stream) {
-  clip<<<1, 1, 0, stream>>>(squared, loss_scale, numbers, norm, scale);
+  launch(clip, 1, 1, stream, squared, loss_scale, numbers, norm, scale);
 }
 
 void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScaleNumbers& numbers,
                        const double* squared_norm, const double* step, const double* examined,
                        cudaStream_t stream) {
-  update<<<1, 1, 0, stream>>>(state, numbers, squared_norm, step, examined);
+  launch(update, 1, 1, stream, state, numbers, squared_norm, step, examined);
 }
 
 }  // namespace perigee::cuda

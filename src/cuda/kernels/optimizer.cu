@@ -80,17 +80,18 @@ void dispatch_types(const OptimizerTypes& types, F f) {
 }
 
 template <class O, unsigned kHeld>
-void launch(const OptimizerTensors& t, const OptimizerTypes& types,
-            const typename O::Numbers& numbers, const StepScalars& scalars, cudaStream_t stream) {
+void step_held(const OptimizerTensors& t, const OptimizerTypes& types,
+               const typename O::Numbers& numbers, const StepScalars& scalars,
+               cudaStream_t stream) {
   dispatch_types(types, [&](auto* p, auto* s, auto* g) {
     using T = std::remove_pointer_t<decltype(p)>;
     using S = std::remove_pointer_t<decltype(s)>;
     using G = std::remove_pointer_t<decltype(g)>;
     States<S> states;
     for (int k = 0; k < kMostOptimizerStates; ++k) states.at[k] = static_cast<S*>(t.states[k]);
-    update_elements<O, kHeld, T, S, G><<<blocks_for(t.elements, 4), kThreads, 0, stream>>>(
-        static_cast<T*>(t.parameter), states, static_cast<const G*>(t.gradient), t.noise,
-        t.elements, numbers, scalars);
+    launch(update_elements<O, kHeld, T, S, G>, blocks_for(t.elements, 4), kThreads, stream,
+           static_cast<T*>(t.parameter), states, static_cast<const G*>(t.gradient), t.noise,
+           t.elements, numbers, scalars);
   });
 }
 
@@ -103,7 +104,7 @@ void launch_held(unsigned held, const OptimizerTensors& t, const OptimizerTypes&
     throw std::invalid_argument("an optimizer's states must be those that its attributes need");
   } else {
     if constexpr (is_state_set<O>(kHeld)) {
-      if (held == kHeld) return launch<O, kHeld>(t, types, numbers, scalars, stream);
+      if (held == kHeld) return step_held<O, kHeld>(t, types, numbers, scalars, stream);
     }
     launch_held<O, kHeld + 1>(held, t, types, numbers, scalars, stream);
   }

@@ -78,8 +78,8 @@ void fill_random(void* out, Element element, const Drawing& drawing, const Rando
   if (place.numel == 0) return;
   dispatch(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    fill<T><<<blocks_for(place.numel, kEach), kThreads, 0, stream>>>(static_cast<T*>(out), drawing,
-                                                                     place);
+    launch(fill<T>, blocks_for(place.numel, kEach), kThreads, stream, static_cast<T*>(out), drawing,
+           place);
   });
 }
 
@@ -91,9 +91,8 @@ void dropout(const void* self, void* out, Element element, double p, const Rando
   const double scale = threshold > UINT32_MAX ? 0 : 1 / (1 - p);
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    drop<T><<<blocks_for(place.numel, kEach), kThreads, 0, stream>>>(
-        static_cast<const T*>(self), static_cast<T*>(out), threshold, static_cast<Wide<T>>(scale),
-        place);
+    launch(drop<T>, blocks_for(place.numel, kEach), kThreads, stream, static_cast<const T*>(self),
+           static_cast<T*>(out), threshold, static_cast<Wide<T>>(scale), place);
   });
 }
 

@@ -70,9 +70,9 @@ void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape
   if (shape.rows * shape.columns == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    forward<T><<<row_blocks(shape.rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y),
-        static_cast<Wide<T>*>(rstd), shape, static_cast<Wide<T>>(eps));
+    launch(forward<T>, row_blocks(shape.rows), kThreads, stream, static_cast<const T*>(x),
+           static_cast<const T*>(weight), static_cast<T*>(y), static_cast<Wide<T>*>(rstd), shape,
+           static_cast<Wide<T>>(eps));
   });
 }
 
@@ -81,9 +81,9 @@ void rms_norm_backward(const void* g, const void* x, const void* weight, const v
   if (shape.rows * shape.columns == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    backward<T><<<row_blocks(shape.rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(g), static_cast<const T*>(x), static_cast<const T*>(weight),
-        static_cast<const Wide<T>*>(rstd), static_cast<T*>(d_x), shape);
+    launch(backward<T>, row_blocks(shape.rows), kThreads, stream, static_cast<const T*>(g),
+           static_cast<const T*>(x), static_cast<const T*>(weight),
+           static_cast<const Wide<T>*>(rstd), static_cast<T*>(d_x), shape);
   });
 }
 
@@ -93,9 +93,9 @@ void rms_norm_weight(const void* g, const void* x, const void* rstd, void* parti
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const dim3 grid(blocks_for(shape.columns), static_cast<unsigned>(parts));
-    weight_partials<T><<<grid, kThreads, 0, stream>>>(
-        static_cast<const T*>(g), static_cast<const T*>(x), static_cast<const Wide<T>*>(rstd),
-        static_cast<Wide<T>*>(partials), parts, shape);
+    launch(weight_partials<T>, grid, kThreads, stream, static_cast<const T*>(g),
+           static_cast<const T*>(x), static_cast<const Wide<T>*>(rstd),
+           static_cast<Wide<T>*>(partials), parts, shape);
   });
 }
 

@@ -50,9 +50,9 @@ void rotary(const void* x, const void* cos, const void* sin, void* y, const Head
   if (n == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    turn<T><<<blocks_for(n), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), static_cast<const T*>(cos), static_cast<const T*>(sin),
-        static_cast<T*>(y), shape, backward);
+    launch(turn<T>, blocks_for(n), kThreads, stream, static_cast<const T*>(x),
+           static_cast<const T*>(cos), static_cast<const T*>(sin), static_cast<T*>(y), shape,
+           backward);
   });
 }
 
@@ -63,10 +63,10 @@ void merge_attention(const Attended& self, const Attended& other, void* output, 
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     using W = Wide<T>;
-    merge<T><<<blocks_for(n), kThreads, 0, stream>>>(
-        static_cast<const W*>(self.output), static_cast<const W*>(self.logsumexp),
-        static_cast<const T*>(other.output), static_cast<const W*>(other.logsumexp),
-        static_cast<W*>(output), static_cast<W*>(logsumexp), shape);
+    launch(merge<T>, blocks_for(n), kThreads, stream, static_cast<const W*>(self.output),
+           static_cast<const W*>(self.logsumexp), static_cast<const T*>(other.output),
+           static_cast<const W*>(other.logsumexp), static_cast<W*>(output),
+           static_cast<W*>(logsumexp), shape);
   });
 }
 

@@ -1,13 +1,11 @@
 #include "cuda/ops/ops.h"
 
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <map>
 #include <string_view>
 
 #include "base/fail.h"
-#include "cuda/check.h"
 #include "exec/reference/ops.h"
 
 namespace perigee::cuda {
@@ -77,9 +75,14 @@ at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
-
-void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+void take_fault(Fault& reported) {
+  const Fault fault = reported;
+  reported = {};
+  if (fault.kind == Fault::label) {
+    fail_run("exec", "labels must be ignore_index or lie in [0, {}), but got {}", fault.limit,
+             fault.value);
+  }
+}
 
 const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;

@@ -24,6 +24,9 @@ struct OpContext {
 
 Kernel cuda_kernel(const exec::Op& op, const OpContext& context);
 
+// Clears the fault that kernels reported; throws Error where there was one.
+void take_fault(Fault& reported);
+
 Kernel full(const Arguments& arguments, const OpContext& context);
 Kernel random(const Arguments& arguments, const OpContext& context);
 Kernel dropout(const Arguments& arguments, const OpContext& context);

@@ -1,0 +1,126 @@
+#include "tests/cuda/host/launch.h"
+
+#include <sanitizer/common_interface_defs.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace perigee::cuda {
+
+Coordinates threadIdx, blockIdx, blockDim, gridDim;
+ThreadOrder thread_order = ThreadOrder::ascending;
+
+namespace {
+
+constexpr size_t kStack = size_t{1} << 16;  // bytes
+
+enum class State { at_barrier, ended };
+
+using Place = void* [5];  // of __builtin_setjmp
+
+// Runs threads of blocks, one after the other.
+struct Fiber {
+  Place place;
+  std::unique_ptr<char[]> stack;
+  State state = State::ended;
+  void* frames = nullptr;  // of the address sanitizer
+};
+
+// The fiber that runs, and the way back to run_block.
+Fiber* current = nullptr;
+Place scheduler;
+void* scheduler_frames = nullptr;
+const void* scheduler_stack = nullptr;
+size_t scheduler_size = 0;
+const std::function<void()>* kernel_body = nullptr;
+
+[[gnu::noinline, noreturn, gnu::no_sanitize_address]] void jump(Place& to) {
+  __builtin_longjmp(to, 1);
+}
+
+// Continues at `to`, and returns when something continues at `from`. swapcontext would call the
+// system twice.
+[[gnu::noinline, gnu::no_sanitize_address]] void swap_places(Place& from, Place& to) {
+  if (__builtin_setjmp(from) == 0) jump(to);
+}
+
+// Leaves the fiber until it is resumed.
+void leave(State state) {
+  auto* fiber = current;
+  fiber->state = state;
+  __sanitizer_start_switch_fiber(&fiber->frames, scheduler_stack, scheduler_size);
+  swap_places(fiber->place, scheduler);
+  __sanitizer_finish_switch_fiber(fiber->frames, &scheduler_stack, &scheduler_size);
+}
+
+// Runs one thread after the other, forever.
+void run_threads() {
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_size);
+  while (true) {
+    (*kernel_body)();
+    leave(State::ended);
+  }
+}
+
+// Enters a fiber for the first time.
+[[gnu::no_sanitize_address]] void begin(Fiber& fiber) {
+  ucontext_t context{};
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStack;
+  makecontext(&context, run_threads, 0);
+  if (__builtin_setjmp(scheduler) == 0) setcontext(&context);
+}
+
+void resume(Fiber& fiber) {
+  current = &fiber;
+  if (!fiber.stack) {
+    fiber.stack = std::make_unique<char[]>(kStack);
+    __sanitizer_start_switch_fiber(&scheduler_frames, fiber.stack.get(), kStack);
+    begin(fiber);
+  } else {
+    __sanitizer_start_switch_fiber(&scheduler_frames, fiber.stack.get(), kStack);
+    swap_places(scheduler, fiber.place);
+  }
+  __sanitizer_finish_switch_fiber(scheduler_frames, nullptr, nullptr);
+}
+
+void run_block(std::vector<Fiber>& fibers, unsigned threads) {
+  for (unsigned ended = 0; ended < threads;) {
+    for (unsigned k = 0; k < threads; ++k) {
+      const unsigned i = thread_order == ThreadOrder::ascending ? k : threads - 1 - k;
+      threadIdx = {i, 0, 0};
+      resume(fibers[i]);
+      if (fibers[i].state == State::ended) ++ended;
+    }
+    if (ended != 0 && ended != threads) {
+      fibers.clear();  // those at the barrier are not resumed
+      throw std::logic_error("threads left the kernel while others waited at a barrier");
+    }
+  }
+}
+
+}  // namespace
+
+void __syncthreads() { leave(State::at_barrier); }
+
+void run_blocks(dim3 blocks, unsigned threads, const std::function<void()>& body) {
+  static std::vector<Fiber> fibers;
+  fibers.resize(std::max<size_t>(fibers.size(), threads));
+  kernel_body = &body;
+  blockDim = {threads, 1, 1};
+  gridDim = {blocks.x, blocks.y, blocks.z};
+  for (unsigned z = 0; z < blocks.z; ++z) {
+    for (unsigned y = 0; y < blocks.y; ++y) {
+      for (unsigned x = 0; x < blocks.x; ++x) {
+        blockIdx = {x, y, z};
+        run_block(fibers, threads);
+      }
+    }
+  }
+}
+
+}  // namespace perigee::cuda

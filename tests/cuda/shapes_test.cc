@@ -1,0 +1,77 @@
+// Kernels at odd sizes, on views that begin between aligned addresses, and on empty tensors.
+#include "exec/tensor.h"
+#include "tests/cuda/support.h"
+
+namespace perigee::exec {
+namespace {
+
+using graph::DType;
+
+// Returns a random tensor whose memory begins one element after that of its buffer.
+at::Tensor shifted(const std::vector<int64_t>& shape, at::ScalarType type) {
+  int64_t n = 1;
+  for (auto size : shape) n *= size;
+  return at::randn({n + 1}, at::kDouble).to(type).narrow(0, 1, n).view(shape);
+}
+
+double tolerance(at::ScalarType type) { return type == at::kFloat ? 3e-5 : 3e-2; }
+
+TEST_CASE("kernels with a row per block take any number of rows and columns") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const int64_t rows = GENERATE(0, 1, 5), columns = GENERATE(1, 2, 31, 255, 256, 257, 1025);
+  at::manual_seed(6);
+  const Types norm = {{dtype, {rows, columns}}, {DType::float32, {rows, 1}}};
+  const auto x = shifted({rows, columns}, type), weight = shifted({columns}, type);
+  same_everywhere("perigee::rms_norm", {{"self", x}, {"weight", weight}}, {{"eps", 1e-5}}, norm,
+                  tolerance(type));
+  same_everywhere("perigee::rms_norm_backward",
+                  {{"grad", shifted({rows, columns}, type)},
+                   {"self", x},
+                   {"rstd", at::rand({rows, 1})},
+                   {"weight", weight}},
+                  {}, {{dtype, {rows, columns}}, {dtype, {columns}}}, tolerance(type));
+  auto target = at::randint(columns, {rows}, at::kLong);
+  if (rows > 1) target[1] = -100;
+  const Args loss = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.1}};
+  same_everywhere("perigee::cross_entropy", {{"logits", x}, {"target", target}}, loss,
+                  {{dtype, {rows}}, {DType::float32, {rows}}}, tolerance(type));
+  same_everywhere("perigee::cross_entropy_backward",
+                  {{"grad", shifted({rows}, type)},
+                   {"logits", x},
+                   {"target", target},
+                   {"logsumexp", at::logsumexp(x.to(at::kFloat), {1})}},
+                  loss, {{dtype, {rows, columns}}}, tolerance(type));
+}
+
+TEST_CASE("kernels over all elements take any number of them") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t n = GENERATE(0, 1, 3, 255, 257, 1023, 1025);
+  at::manual_seed(7);
+  const auto scalar = [](double value) { return at::full({}, value, at::kDouble); };
+  same_everywhere("perigee::adamw_",
+                  {{"self", shifted({n}, type)},
+                   {"exp_avg", shifted({n}, type)},
+                   {"exp_avg_sq", shifted({n}, type).abs()},
+                   {"gradient", shifted({n}, type)},
+                   {"lr", scalar(1e-2)},
+                   {"step", scalar(3)}},
+                  {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}, {},
+                  tolerance(type));
+  same_everywhere("perigee::squared_norm",
+                  {{"tensors*", shifted({n}, type)}, {"tensors*", shifted({2, 3}, type)}}, {},
+                  {{DType::float64, {}}}, 1e-10);
+  const Draw draw = {.seed = 5, .step = 2, .microbatch = 0, .microbatches = 1};
+  same_everywhere("perigee::dropout", {{"self", shifted({n}, type)}},
+                  {{"p", 0.4},
+                   {"key", int64_t{3}},
+                   {"global", std::vector<int64_t>{n}},
+                   {"begin", std::vector<int64_t>{0}}},
+                  {{dtype_of(type), {n}}}, 0, draw);
+  const auto scale = at::full({}, 37.0, at::kFloat);
+  same_everywhere("perigee::fp8_cast", {{"self", shifted({n}, type)}, {"scale", scale}},
+                  {{"format", std::string("e4m3")}}, {{DType::float8_e4m3, {n}}}, 0);
+}
+
+}  // namespace
+}  // namespace perigee::exec
