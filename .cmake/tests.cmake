@@ -53,7 +53,7 @@ foreach(folder IN LISTS test_folders)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(plugin|make|program)_[a-z]+\\.cc$")  # libraries and programs that tests use
-  list(FILTER sources EXCLUDE REGEX "tests/cuda/host/")
+  list(FILTER sources EXCLUDE REGEX "tests/cuda/(host|simulated)/")
   if(folder STREQUAL command)  # the launcher is tested in processes of its own
     file(GLOB launcher_sources CONFIGURE_DEPENDS tools/perigee/launch/*.cc)
     list(APPEND sources ${launcher_sources})
@@ -119,9 +119,11 @@ if(TARGET tests_cuda)
   target_include_directories(kernels_on_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_include_directories(kernels_on_host SYSTEM PRIVATE ${toolkit}/include)
   target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address -fno-omit-frame-pointer)
-  file(GLOB host_sources CONFIGURE_DEPENDS tests/cuda/host/*.cc src/cuda/ops/*.cc)
-  list(FILTER host_sources EXCLUDE REGEX "/(launch|stream)\\.cc$")
+  file(GLOB host_sources CONFIGURE_DEPENDS
+    tests/cuda/host/*.cc tests/cuda/simulated/*.cc src/cuda/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
+  list(FILTER host_sources EXCLUDE REGEX "host/launch.cc$|src/cuda/(calls|host|torch_side|ops/stream).cc$")
   add_executable(tests_cuda_host ${host_sources} tests/cuda/ops_test.cc tests/cuda/shapes_test.cc tests/cuda/support.cc)
+  target_include_directories(tests_cuda_host SYSTEM PRIVATE ${toolkit}/include ${nccl_INCLUDE})
   target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address)
   target_precompile_headers(tests_cuda_host REUSE_FROM torch_test_pch)
   catch_discover_tests(tests_cuda_host

@@ -1,7 +1,5 @@
 #include "cuda/check.h"
 
-#include <string_view>
-
 #include "base/fail.h"
 
 namespace perigee::cuda {
@@ -32,14 +30,12 @@ std::string remedy(cudaError_t error) {
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
   // Clears the error, unless it is sticky.
-  cudaGetLastError();
+  calls().cudaGetLastError();
   int device = -1;
-  const bool known = cudaGetDevice(&device) == cudaSuccess;
-  // "cudaMalloc(&p, n)" becomes "cudaMalloc".
-  const std::string_view text(call);
-  fail_run("cuda", "{} on {} must work, but got: {} ({}){}", text.substr(0, text.find('(')),
-           known ? fmt::format("GPU {}", device) : "no GPU", cudaGetErrorString(result),
-           cudaGetErrorName(result), remedy(result));
+  const bool known = calls().cudaGetDevice(&device) == cudaSuccess;
+  fail_run("cuda", "{} on {} must work, but got: {} ({}){}", call,
+           known ? fmt::format("GPU {}", device) : "no GPU", calls().cudaGetErrorString(result),
+           calls().cudaGetErrorName(result), remedy(result));
 }
 
 }  // namespace perigee::cuda

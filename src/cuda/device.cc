@@ -1,10 +1,6 @@
 #include "cuda/device.h"
 
-#include <ATen/Context.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <nccl.h>
-
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -15,12 +11,11 @@
 #include "cuda/host_copies.h"
 #include "cuda/ops/ops.h"
 #include "cuda/staging.h"
+#include "cuda/torch_side.h"
 #include "exec/ops/deterministic.h"
 
 namespace perigee::cuda {
 namespace {
-
-using c10::cuda::CUDAGuard;
 
 // Current and peak bytes of frames. Frames may outlive their device.
 struct FrameCount {
@@ -32,27 +27,34 @@ struct FrameCount {
   }
 };
 
+// Calls f on the GPU. Throws nothing: memory is freed after a failure, too.
+template <class F>
+void on_device(int index, F f) {
+  try {
+    const DeviceGuard guard(index);
+    f();
+  } catch (const std::exception&) {
+    // The GPU has failed, and its memory is gone.
+  }
+}
+
 // Returns memory for frames, or nullptr where there is not enough. Memory of ncclMemAlloc can be
 // registered for zero-copy transfers; where it fails, cudaMalloc's memory serves too.
 std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates) {
   void* memory = nullptr;
-  if (communicates && ncclMemAlloc(&memory, bytes) == ncclSuccess) {
-    return {static_cast<std::byte*>(memory), [index](std::byte* p) {
-              const CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-              ncclMemFree(p);
-            }};
+  if (communicates && calls().ncclMemAlloc(&memory, bytes) == ncclSuccess) {
+    return {static_cast<std::byte*>(memory),
+            [index](std::byte* p) { on_device(index, [p] { calls().ncclMemFree(p); }); }};
   }
-  cudaGetLastError();
-  const auto result = cudaMalloc(&memory, bytes);
+  calls().cudaGetLastError();
+  const auto result = calls().cudaMalloc(&memory, bytes);
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    calls().cudaGetLastError();
     return nullptr;
   }
   check(result, "cudaMalloc");
-  return {static_cast<std::byte*>(memory), [index](std::byte* p) {
-            const CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-            cudaFree(p);
-          }};
+  return {static_cast<std::byte*>(memory),
+          [index](std::byte* p) { on_device(index, [p] { calls().cudaFree(p); }); }};
 }
 
 class GpuDevice : public CudaDevice {
@@ -62,18 +64,20 @@ class GpuDevice : public CudaDevice {
                           options.deterministic ? " deterministic" : "")),
         place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, place_.index())) {
-    const CUDAGuard guard(place_);
+        stream_(options.index, Stream::Priority::low),
+        staging_(options.index),
+        clock_(options.index) {
+    const DeviceGuard guard(options.index);
     void* fault = nullptr;
-    PERIGEE_CUDA(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocMapped));
+    PERIGEE_CUDA(cudaHostAlloc, &fault, sizeof(Fault), cudaHostAllocMapped);
     fault_ = new (fault) Fault;
   }
 
-  ~GpuDevice() override { cudaFreeHost(fault_); }
+  ~GpuDevice() override { calls().cudaFreeHost(fault_); }
 
   at::Device place() const override { return place_; }
   std::string kind() const override { return kind_; }
-  c10::cuda::CUDAStream stream() const override { return stream_; }
+  cudaStream_t stream() const override { return stream_.get(); }
   const Clock& clock() const override { return clock_; }
 
   exec::Kernel kernel(const exec::Op& op) override {
@@ -86,23 +90,23 @@ class GpuDevice : public CudaDevice {
   bool plans_memory() const override { return false; }
 
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
-    const CUDAGuard guard(place_);
+    const DeviceGuard guard(index());
     const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
     auto memory = raw_memory(index(), wanted, communicates);
     if (!memory) {
       // Free the memory that LibTorch caches, and retry.
-      c10::cuda::CUDACachingAllocator::emptyCache();
+      free_cached_memory();
       memory = raw_memory(index(), wanted, communicates);
     }
     if (!memory) {
       size_t free = 0, total = 0;
-      PERIGEE_CUDA(cudaMemGetInfo(&free, &total));
+      PERIGEE_CUDA(cudaMemGetInfo, &free, &total);
       fail_run("exec",
                "the program's frames need {} bytes of memory on GPU {}, but {} of {} are free{}",
                bytes, index(), free, total, remedy(cudaErrorMemoryAllocation));
     }
-    PERIGEE_CUDA(cudaMemsetAsync(memory.get(), 0, wanted, stream_));
-    PERIGEE_CUDA(cudaStreamSynchronize(stream_));
+    PERIGEE_CUDA(cudaMemsetAsync, memory.get(), 0, wanted, stream());
+    PERIGEE_CUDA(cudaStreamSynchronize, stream());
     frames_->add(bytes);
     return {memory.get(), [memory, bytes, frames = frames_](std::byte*) mutable {
               memory.reset();
@@ -111,7 +115,7 @@ class GpuDevice : public CudaDevice {
   }
 
   std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
-    const CUDAGuard guard(place_);
+    const DeviceGuard guard(index());
     return pinned_memory(bytes);
   }
 
@@ -130,33 +134,29 @@ class GpuDevice : public CudaDevice {
   // freed between steps only, so their sum is the peak within steps.
   void reset_peak() override {
     frames_->most = frames_->now.load();
-    c10::cuda::CUDACachingAllocator::resetPeakStats(place_.index());
+    reset_tensor_peak(index());
   }
-  int64_t peak() const override {
-    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(place_.index());
-    return frames_->most + stats.allocated_bytes[all].peak;
-  }
+  int64_t peak() const override { return frames_->most + tensor_peak(index()); }
 
   std::shared_ptr<void> enter() override {
-    auto guard = std::make_shared<c10::cuda::CUDAStreamGuard>(stream_);
+    auto guard = direct_to(index(), stream());
     // The host may have written to parameters on the default stream.
-    Event before;
-    before.record(c10::cuda::getDefaultCUDAStream(place_.index()));
-    before.block(stream_);
+    Event before(index());
+    before.record(nullptr);
+    before.block(stream());
     marks_.clear();
-    clock_.start(stream_);
+    clock_.start(stream());
     return guard;
   }
 
   void upload(const at::Tensor& target, const at::Tensor& source) override {
-    staging_.upload(target, source, stream_);
+    staging_.upload(target, source, stream());
   }
 
   void synchronize(const std::function<void()>& check) override {
     using Time = std::chrono::steady_clock;
-    Event done;
-    done.record(stream_);
+    Event done(index());
+    done.record(stream());
     const auto begin = Time::now();
     auto checked = begin;
     while (!done.passed()) {
@@ -174,8 +174,8 @@ class GpuDevice : public CudaDevice {
   }
 
   int64_t mark() override {
-    marks_.push_back(std::make_unique<Event>(/*timed=*/true));
-    marks_.back()->record(stream_);
+    marks_.push_back(std::make_unique<Event>(index(), /*timed=*/true));
+    marks_.back()->record(stream());
     return std::ssize(marks_) - 1;
   }
 
@@ -185,7 +185,7 @@ class GpuDevice : public CudaDevice {
   std::string kind_;
   at::Device place_;
   bool deterministic_;
-  c10::cuda::CUDAStream stream_;
+  Stream stream_;
   Fault* fault_ = nullptr;
   std::shared_ptr<FrameCount> frames_ = std::make_shared<FrameCount>();
   Staging staging_;
@@ -196,21 +196,35 @@ class GpuDevice : public CudaDevice {
 
 }  // namespace
 
+void CudaDevice::follow(const Event& event) const {
+  event.block(stream());
+  const auto current = current_stream(index());
+  if (current == stream()) return;
+  const DeviceGuard guard(index());  // outside enter() it is the GPU's default stream
+  event.block(current);
+}
+
+void Clock::start(cudaStream_t stream) {
+  origin_.record(stream);
+  origin_.wait();
+  at_ = exec::now();
+}
+
 exec::CudaHost::Gpus list_gpus() {
   exec::CudaHost::Gpus gpus;
   int count = 0;
-  const auto result = cudaGetDeviceCount(&count);
+  const auto result = calls().cudaGetDeviceCount(&count);
   if (result != cudaSuccess || count == 0) {
-    cudaGetLastError();
+    calls().cudaGetLastError();
     const auto error = result == cudaSuccess ? cudaErrorNoDevice : result;
     int driver = 0;  // stays 0 without a driver, which CUDA reports as an insufficient driver
-    const bool none = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
-    gpus.why_none = (none ? "no NVIDIA driver" : cudaGetErrorString(error)) + remedy(error);
+    const bool none = calls().cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
+    gpus.why_none = (none ? "no NVIDIA driver" : calls().cudaGetErrorString(error)) + remedy(error);
     return gpus;
   }
   for (int index = 0; index < count; ++index) {
     cudaDeviceProp properties{};
-    PERIGEE_CUDA(cudaGetDeviceProperties(&properties, index));
+    PERIGEE_CUDA(cudaGetDeviceProperties, &properties, index);
     gpus.found.push_back({.name = properties.name,
                           .memory = static_cast<int64_t>(properties.totalGlobalMem),
                           .major = properties.major,
@@ -235,7 +249,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
     fail("cuda", "a GPU must have compute capability 8.0 or later, but GPU {} ({}) has {}.{}{}",
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
-  at::globalContext().lazyInitDevice(at::kCUDA);
+  start_torch();
   if (options.deterministic) exec::refuse_nondeterministic();
   return std::make_shared<GpuDevice>(options, gpu);
 }

@@ -1,6 +1,4 @@
 // The plugin's exported entry point.
-#include <nccl.h>
-
 #include "base/fail.h"
 #include "cuda/check.h"
 #include "cuda/device.h"
@@ -32,10 +30,10 @@ class Host : public exec::CudaHost {
 
   Versions versions() override {
     int runtime = 0, nccl = 0, driver = 0;
-    PERIGEE_CUDA(cudaRuntimeGetVersion(&runtime));
-    ncclGetVersion(&nccl);
+    PERIGEE_CUDA(cudaRuntimeGetVersion, &runtime);
+    calls().ncclGetVersion(&nccl);
     // 0 where there is no driver.
-    PERIGEE_CUDA(cudaDriverGetVersion(&driver));
+    PERIGEE_CUDA(cudaDriverGetVersion, &driver);
     const auto cuda = [](int number) {
       return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
     };

@@ -16,20 +16,21 @@ class Copy : public exec::Work {
       : device_(device),
         to_(std::move(to)),
         from_(std::move(from)),
-        begin_(/*timed=*/true),
-        end_(/*timed=*/true) {}
+        begin_(device.index(), /*timed=*/true),
+        end_(device.index(), /*timed=*/true) {}
 
   void start(cudaStream_t stream) {
-    Event before;
+    const DeviceGuard guard(device_.index());
+    Event before(device_.index());
     before.record(device_.stream());
     before.block(stream);
     begin_.record(stream);
-    PERIGEE_CUDA(cudaMemcpyAsync(to_.mutable_data_ptr(), from_.const_data_ptr(), to_.nbytes(),
-                                 cudaMemcpyDefault, stream));
+    PERIGEE_CUDA(cudaMemcpyAsync, to_.mutable_data_ptr(), from_.const_data_ptr(), to_.nbytes(),
+                 cudaMemcpyDefault, stream);
     end_.record(stream);
   }
 
-  void wait() override { end_.block(c10::cuda::getCurrentCUDAStream()); }
+  void wait() override { device_.follow(end_); }
 
   void settle() override {
     began = device_.clock().time(begin_);
@@ -47,23 +48,21 @@ class Copy : public exec::Work {
 std::shared_ptr<std::byte> pinned_memory(int64_t bytes) {
   const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
   void* memory = nullptr;
-  const auto result = cudaHostAlloc(&memory, wanted, cudaHostAllocDefault);
+  const auto result = calls().cudaHostAlloc(&memory, wanted, cudaHostAllocDefault);
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    calls().cudaGetLastError();
     fail_run("exec",
              "offloading needs {} bytes of pinned memory of the host, but it does not give them: "
              "offload less, or raise the limit of locked memory (ulimit -l)",
              bytes);
   }
-  PERIGEE_CUDA(result);
+  check(result, "cudaHostAlloc");
   std::memset(memory, 0, wanted);
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { calls().cudaFreeHost(p); }};
 }
 
 HostCopies::HostCopies(CudaDevice& device)
-    : device_(device),
-      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true,
-                                           static_cast<c10::DeviceIndex>(device.index()))) {}
+    : device_(device), stream_(device.index(), Stream::Priority::high) {}
 
 std::shared_ptr<exec::Work> HostCopies::start(const at::Tensor& to, const at::Tensor& from) {
   if (to.nbytes() != from.nbytes() || !to.is_contiguous() || !from.is_contiguous()) {
@@ -71,7 +70,7 @@ std::shared_ptr<exec::Work> HostCopies::start(const at::Tensor& to, const at::Te
              to.nbytes(), from.nbytes());
   }
   auto copy = std::make_shared<Copy>(device_, to, from);
-  copy->start(stream_);
+  copy->start(stream_.get());
   return copy;
 }
 

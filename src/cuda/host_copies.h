@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
 #include <memory>
@@ -25,7 +24,7 @@ class HostCopies {
 
  private:
   CudaDevice& device_;
-  c10::cuda::CUDAStream stream_;
+  Stream stream_;
 };
 
 }  // namespace perigee::cuda

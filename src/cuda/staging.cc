@@ -6,17 +6,18 @@
 
 namespace perigee::cuda {
 
-Staging::Buffer::Buffer(size_t n) : bytes(n) {
-  PERIGEE_CUDA(cudaHostAlloc(&memory, n, cudaHostAllocDefault));
+Staging::Buffer::Buffer(int device, size_t n) : bytes(n), sent(device) {
+  const DeviceGuard guard(device);
+  PERIGEE_CUDA(cudaHostAlloc, &memory, n, cudaHostAllocDefault);
 }
 
-Staging::Buffer::~Buffer() { cudaFreeHost(memory); }
+Staging::Buffer::~Buffer() { calls().cudaFreeHost(memory); }
 
 Staging::Buffer& Staging::free_buffer(size_t bytes) {
   for (auto& buffer : buffers_) {
     if (buffer->bytes >= bytes && buffer->sent.passed()) return *buffer;
   }
-  return *buffers_.emplace_back(std::make_unique<Buffer>(bytes));
+  return *buffers_.emplace_back(std::make_unique<Buffer>(device_, bytes));
 }
 
 void Staging::upload(const at::Tensor& target, const at::Tensor& source, cudaStream_t stream) {
@@ -29,8 +30,8 @@ void Staging::upload(const at::Tensor& target, const at::Tensor& source, cudaStr
   auto& buffer = free_buffer(bytes);
   // The source need not be contiguous.
   at::from_blob(buffer.memory, source.sizes(), source.options()).copy_(source);
-  PERIGEE_CUDA(cudaMemcpyAsync(target.mutable_data_ptr(), buffer.memory, bytes,
-                               cudaMemcpyHostToDevice, stream));
+  PERIGEE_CUDA(cudaMemcpyAsync, target.mutable_data_ptr(), buffer.memory, bytes,
+               cudaMemcpyHostToDevice, stream);
   buffer.sent.record(stream);
 }
 

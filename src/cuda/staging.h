@@ -7,12 +7,14 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/device.h"
+#include "cuda/handles.h"
 
 namespace perigee::cuda {
 
 class Staging {
  public:
+  explicit Staging(int device) : device_(device) {}
+
   // Copies a host tensor to `target` on the stream. The caller may write to `source` after
   // this returns.
   void upload(const at::Tensor& target, const at::Tensor& source, cudaStream_t stream);
@@ -20,7 +22,7 @@ class Staging {
  private:
   // Allocated by CUDA directly: at::pin_memory throws while the capture device is registered.
   struct Buffer {
-    explicit Buffer(size_t bytes);
+    Buffer(int device, size_t bytes);
     ~Buffer();
     Buffer(const Buffer&) = delete;
     void* memory = nullptr;
@@ -29,6 +31,7 @@ class Staging {
   };
   Buffer& free_buffer(size_t bytes);
 
+  int device_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
 

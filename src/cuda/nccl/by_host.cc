@@ -49,6 +49,8 @@ class HostGroup : public exec::Group {
     return std::make_shared<HostWork>(std::move(work), std::move(received), std::move(t));
   }
 
+  void connect_pairs(const std::vector<Pair>& pairs) override { inner_->connect_pairs(pairs); }
+
  private:
   std::shared_ptr<exec::Group> inner_;
 };

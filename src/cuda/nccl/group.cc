@@ -1,14 +1,12 @@
 #include "cuda/nccl/group.h"
 
-#include <ATen/ATen.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/fail.h"
 #include "cuda/nccl/transfer.h"
+#include "cuda/torch_side.h"
 
 namespace perigee::cuda {
 
@@ -17,23 +15,27 @@ using Kind = exec::Collective::Kind;
 NcclWork::NcclWork(NcclGroup& group, exec::Transfer transfer)
     : group_(group),
       transfer_(std::move(transfer)),
-      begin_(/*timed=*/true),
-      end_(/*timed=*/true),
-      submitted_(exec::now()) {}
+      begin_(group.device().index(), /*timed=*/true),
+      end_(group.device().index(), /*timed=*/true) {}
 
 void NcclWork::wait() {
+  auto& device = group_.device();
+  device.follow(end_);
   if (transfer_.kind == Kind::barrier) {
     // The host waits, too.
-    end_.block(group_.device().stream());
-    group_.device().synchronize([this] { group_.check(); });
-    return;
+    device.synchronize([this] { group_.check(); });
   }
-  end_.block(c10::cuda::getCurrentCUDAStream());
 }
 
 void NcclWork::settle() {
   began = group_.device().clock().time(begin_);
   ended = group_.device().clock().time(end_);
+}
+
+int64_t NcclWork::waited() {
+  const auto now = exec::now();
+  if (seen_ == 0 && begin_.passed()) seen_ = now;
+  return seen_ == 0 ? 0 : now - seen_;
 }
 
 NcclGroup::NcclGroup(const std::string& name, const std::vector<int64_t>& ranks,
@@ -43,85 +45,59 @@ NcclGroup::NcclGroup(const std::string& name, const std::vector<int64_t>& ranks,
       options_(options),
       store_(std::move(store)),
       device_(std::move(device)) {
-  if (size() > 1)
-    main_.push_back(connect("all", static_cast<int>(index()), static_cast<int>(size())));
+  if (size() == 1) return;
+  scratch_ = device_->allocate(sizeof(float), /*communicates=*/false);
+  main_.emplace(lane_options("all", index(), size()));
 }
 
-NcclGroup::~NcclGroup() {
-  const auto end = [this](NcclLane& lane) {
-    try {
-      if (!aborted_) lane.nccl->shutdown();
-    } catch (const std::exception&) {
-      // The group ends in any case.
-    }
-  };
-  for (auto& lane : main_) end(lane);
-  for (auto& [pair, lane] : messages_) end(lane);
+LaneOptions NcclGroup::lane_options(const std::string& name, int64_t index, int64_t size) const {
+  return {.device = device_->index(),
+          .store = store_,
+          .key = fmt::format("perigee/nccl/{}/{}/{}", Group::name(), fmt::join(ranks(), ","), name),
+          .index = static_cast<int>(index),
+          .size = static_cast<int>(size),
+          .timeout = options_.timeout,
+          .check = [store = store_] {
+            const auto failure = exec::left_failure(*store);
+            if (!failure.empty()) throw std::runtime_error(failure);
+          }};
 }
 
-NcclLane NcclGroup::connect(const std::string& name, int rank, int size) {
-  const auto prefix = fmt::format("perigee/{}/{}/{}", Group::name(), fmt::join(ranks(), ","), name);
-  auto nccl_options = c10d::ProcessGroupNCCL::Options::create();
-  // check() applies Perigee's time-out and names the cause. NCCL's own is longer and ends the
-  // process only if check() does not run.
-  nccl_options->timeout = 2 * options_.timeout + std::chrono::minutes(1);
-  auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rank, size, nccl_options);
-  const c10::cuda::CUDAGuard guard(device_->place());
-  // Connect now and not in the first collective, which ranks may reach in different orders.
-  nccl->eagerConnectSingleDevice(device_->place());
-  return {nccl, c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_->place().index())};
+// A pair has a lane for each direction, since each of two ranks may wait for the other's message.
+Lane& NcclGroup::lane(Pair pair) {
+  if (const auto known = messages_.find(pair); known != messages_.end()) return known->second;
+  const auto name = fmt::format("{}-{}", pair.from, pair.to);
+  return messages_.try_emplace(pair, lane_options(name, index() == pair.from ? 0 : 1, 2))
+      .first->second;
 }
 
-void NcclGroup::connect_pair(int64_t low, int64_t high) {
-  if (messages_.contains({low, high})) return;
-  const int rank = index() == low ? 0 : 1;
-  messages_.emplace(std::pair(low, high), connect(fmt::format("{}-{}", low, high), rank, 2));
-  messages_.emplace(std::pair(high, low), connect(fmt::format("{}-{}", high, low), rank, 2));
-}
-
-// Connecting waits for the other rank, so all ranks connect pairs in one order: all neighbours
-// (which pipelines need) at a rank's first message, other pairs at their first message.
-NcclLane& NcclGroup::lane(int64_t from, int64_t to) {
-  if (!neighbours_connected_) {
-    neighbours_connected_ = true;
-    for (int64_t i = 0; i < size(); ++i) {
-      const auto [low, high] = std::minmax(i, (i + 1) % size());
-      if (low == index() || high == index()) connect_pair(low, high);
-    }
-  }
-  connect_pair(std::min(from, to), std::max(from, to));
-  return messages_.at({from, to});
+// Connecting waits for the other rank. All ranks connect in one order of all pairs, so that the
+// first pair that is not connected always has both ranks.
+void NcclGroup::connect_pairs(const std::vector<Pair>& pairs) {
+  auto sorted = pairs;
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& pair : sorted) lane(pair);
 }
 
 std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
-  const bool sends = transfer.kind == Kind::send, receives = transfer.kind == Kind::receive;
-  if (transfer.kind == Kind::barrier) {
-    transfer.output = at::zeros({1},
-                                at::TensorOptions().dtype(at::kFloat).device(device_->place()));
-  }
   auto work = std::make_shared<NcclWork>(*this, std::move(transfer));
   auto& t = work->transfer_;
+  const bool sends = t.kind == Kind::send, message = sends || t.kind == Kind::receive;
   try {
-    auto& on = sends ? lane(index(), t.peer) : receives ? lane(t.peer, index()) : main_.front();
-    Event ready;
-    ready.record(c10::cuda::getCurrentCUDAStream());
-    ready.block(on.stream);
-    const c10::cuda::CUDAStreamGuard guard(on.stream);
-    work->begin_.record(on.stream);
+    auto& on = !message ? *main_ : lane(sends ? Pair{index(), t.peer} : Pair{t.peer, index()});
+    Event ready(device_->index());
+    ready.record(current_stream(device_->index()));
+    ready.block(on.stream());
+    const auto directed = direct_to(device_->index(), on.stream());
+    work->begin_.record(on.stream());
     if (t.pack) t.pack();
-    if (sends || receives) {
-      std::vector<at::Tensor> tensors = {sends ? t.input : t.output};
-      // The peer's rank in the pair's communicator.
-      const int peer = index() < t.peer ? 1 : 0;
-      const auto message = sends ? on.nccl->send(tensors, peer, 0)
-                                 : on.nccl->recv(tensors, peer, 0);
-      if (message) message->wait();
+    if (message) {
+      submit_message(on, t, sends ? 1 : 0);
     } else {
-      carry_out(*on.nccl, t, size(), index());
+      submit_collective(on, t, index(), reinterpret_cast<float*>(scratch_.get()));
     }
     if (t.unpack) t.unpack();
-    work->end_.record(on.stream);
+    work->end_.record(on.stream());
   } catch (const std::exception& error) {
     fail_transfer(t, exec::first_line(error));
   }
@@ -133,32 +109,22 @@ std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
 void NcclGroup::check() {
   std::erase_if(running_, [](const auto& work) { return work->passed(); });
   if (running_.empty()) return;
-  const auto failed = [](const NcclLane& lane) {
-    return lane.nccl->getError() != c10d::ErrorType::SUCCESS;
+  const auto check_lane = [&](const Lane& lane) {
+    const auto failure = lane.failure();
+    if (!failure.empty())
+      fail_transfer(running_.front()->transfer(), "NCCL lost a rank: " + failure);
   };
-  const auto& oldest = *running_.front();
-  for (const auto& lane : main_) {
-    if (failed(lane)) fail_transfer(oldest.transfer(), "NCCL lost a rank");
+  if (main_) check_lane(*main_);
+  for (const auto& [pair, lane] : messages_) check_lane(lane);
+  const auto most = std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout).count();
+  for (const auto& work : running_) {
+    if (work->waited() > most) fail_transfer(work->transfer(), "no answer");
   }
-  for (const auto& [pair, lane] : messages_) {
-    if (failed(lane)) fail_transfer(oldest.transfer(), "NCCL lost a rank");
-  }
-  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout).count();
-  if (exec::now() - oldest.submitted() > late) fail_transfer(oldest.transfer(), "no answer");
 }
 
 void NcclGroup::abort() {
-  if (aborted_) return;
-  aborted_ = true;
-  const auto end = [](NcclLane& lane) {
-    try {
-      lane.nccl->abort();
-    } catch (const std::exception&) {
-      // The caller is already reporting a failure.
-    }
-  };
-  for (auto& lane : main_) end(lane);
-  for (auto& [pair, lane] : messages_) end(lane);
+  if (main_) main_->abort();
+  for (auto& [pair, lane] : messages_) lane.abort();
 }
 
 void NcclGroup::fail_transfer(const exec::Transfer& transfer, const std::string& seen) {

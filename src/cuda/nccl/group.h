@@ -1,27 +1,20 @@
-// NCCL process groups and their collectives.
+// Groups of ranks with a GPU each, and their collectives.
 #pragma once
 
-#include <c10/cuda/CUDAStream.h>
-
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 #include <vector>
 
 #include "cuda/device.h"
+#include "cuda/nccl/lane.h"
 #include "exec/comm/communicator.h"
 #include "exec/comm/rendezvous.h"
 
 namespace perigee::cuda {
-
-// A process group and the stream that its work is on.
-struct NcclLane {
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl;
-  c10::cuda::CUDAStream stream;
-};
 
 class NcclGroup;
 
@@ -34,25 +27,27 @@ class NcclWork : public exec::Work {
 
   bool passed() const { return end_.passed(); }
   const exec::Transfer& transfer() const { return transfer_; }
-  int64_t submitted() const { return submitted_; }  // exec::now() of the host
+  // Returns for how many nanoseconds the GPU has been at it, as far as the host has looked: work
+  // that waits for earlier work is not late.
+  int64_t waited();
 
  private:
   friend class NcclGroup;
   NcclGroup& group_;
   exec::Transfer transfer_;  // keeps the tensors until the work is dropped, after wait()
   Event begin_, end_;
-  int64_t submitted_;
+  int64_t seen_ = 0;  // exec::now() when the host saw that it had begun
 };
 
 class NcclGroup : public exec::Group {
  public:
-  // Connects to the other ranks. Throws c10d's errors.
+  // Connects to the other ranks. Throws std::exception where they do not connect.
   NcclGroup(const std::string& name, const std::vector<int64_t>& ranks,
             const exec::RendezvousOptions& options, exec::Store store,
             std::shared_ptr<CudaDevice> device);
-  ~NcclGroup() override;
 
   std::shared_ptr<exec::Work> transfer(exec::Transfer transfer) override;
+  void connect_pairs(const std::vector<Pair>& pairs) override;
 
   // Throws Error when a collective has failed or exceeded the time-out.
   void check();
@@ -63,19 +58,17 @@ class NcclGroup : public exec::Group {
 
  private:
   friend class NcclWork;
-  NcclLane connect(const std::string& name, int rank, int size);
-  void connect_pair(int64_t low, int64_t high);
-  NcclLane& lane(int64_t from, int64_t to);
+  LaneOptions lane_options(const std::string& name, int64_t index, int64_t size) const;
+  Lane& lane(Pair pair);
   [[noreturn]] void fail_transfer(const exec::Transfer& transfer, const std::string& seen);
 
   exec::RendezvousOptions options_;
   exec::Store store_;
   std::shared_ptr<CudaDevice> device_;
-  std::vector<NcclLane> main_;                                // none in a group of one rank
-  std::map<std::pair<int64_t, int64_t>, NcclLane> messages_;  // by sender and receiver
-  bool neighbours_connected_ = false;
-  bool aborted_ = false;
-  std::deque<std::shared_ptr<NcclWork>> running_;
+  std::shared_ptr<std::byte> scratch_;  // of barriers
+  std::optional<Lane> main_;            // none in a group of one rank
+  std::map<Pair, Lane> messages_;
+  std::list<std::shared_ptr<NcclWork>> running_;
 };
 
 }  // namespace perigee::cuda

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "base/fail.h"
@@ -13,7 +14,11 @@ namespace {
 class NcclCommunicator : public exec::Communicator {
  public:
   NcclCommunicator(const exec::RendezvousOptions& options, std::shared_ptr<CudaDevice> device)
-      : options_(options), device_(std::move(device)), store_(exec::meet(options).store) {}
+      : options_(options), device_(std::move(device)), store_(exec::meet(options).store) {
+    // A group's kernels and another's may wait for each other, unless all ranks launch them in one
+    // order: NCCL then keeps the order of the calls.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  }
 
   int64_t rank() const override { return options_.rank; }
   int64_t world() const override { return options_.world; }

@@ -1,4 +1,4 @@
-// Ranks with a GPU each, which exchange tensors by c10d's NCCL.
+// Ranks with a GPU each, which exchange tensors by NCCL.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,10 @@
 #include "cuda/nccl/transfer.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
-#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "base/fail.h"
 
 namespace perigee::cuda {
 namespace {
@@ -12,107 +13,166 @@ using Kind = exec::Collective::Kind;
 using at::Tensor;
 using mesh::Reduce;
 
-c10d::ReduceOp reduce_op(Reduce reduce) {
+#define PERIGEE_NCCL(name, ...)                                                    \
+  check_nccl(calls().name(__VA_ARGS__, lane.communicator(), lane.stream()), #name, \
+             lane.communicator())
+
+ncclRedOp_t operation(Reduce reduce) {
   switch (reduce) {
     case Reduce::max:
-      return c10d::ReduceOp::MAX;
+      return ncclMax;
     case Reduce::min:
-      return c10d::ReduceOp::MIN;
+      return ncclMin;
     case Reduce::average:
-      return c10d::ReduceOp::AVG;
+      return ncclAvg;
     default:
-      return c10d::ReduceOp::SUM;
+      return ncclSum;
   }
 }
 
-// Reduces the contributions of all ranks, consecutive in `all`, in a fixed order.
-void reduce_to(const Tensor& all, int64_t ranks, Reduce reduce, Tensor& out) {
-  const auto rows = all.view({ranks, out.numel()});
-  switch (reduce) {
-    case Reduce::max:
-      out.copy_(rows.amax(0));
-      break;
-    case Reduce::min:
-      out.copy_(rows.amin(0));
-      break;
-    case Reduce::average:
-      out.copy_(rows.mean(0));
-      break;
+// Returns the type that sums are in. Other transfers move bytes.
+ncclDataType_t summed_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kLong:
+      return ncclInt64;
+    case at::kInt:
+      return ncclInt32;
+    case at::kChar:
+      return ncclInt8;
+    case at::kByte:
+    case at::kBool:
+      return ncclUint8;
     default:
-      out.copy_(rows.sum(0, false, out.scalar_type()));
+      throw std::runtime_error(fmt::format("NCCL does not reduce {}", c10::toString(type)));
   }
+}
+
+// Consecutive parts of a buffer.
+template <class Pointer>
+struct Parts {
+  Pointer data;
+  size_t element;
+  const std::vector<int64_t>& counts;
+
+  // Calls f(position, address, elements) for the parts that are not empty.
+  template <class F>
+  void each(F f) const {
+    auto at = data;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) f(static_cast<int>(i), at, static_cast<size_t>(counts[i]));
+      at += static_cast<size_t>(counts[i]) * element;
+    }
+  }
+};
+
+Parts<const char*> parts_of_input(const exec::Transfer& t) {
+  return {static_cast<const char*>(t.input.const_data_ptr()),
+          static_cast<size_t>(t.input.element_size()), t.input_counts};
+}
+Parts<char*> parts_of_output(const exec::Transfer& t) {
+  return {static_cast<char*>(t.output.mutable_data_ptr()),
+          static_cast<size_t>(t.output.element_size()), t.output_counts};
 }
 
 bool even(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts.front(); });
 }
 
-// Makes the current stream wait for a call that used a stream of NCCL's own; a call on the current
-// stream returns no work.
-void follow(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (work) work->wait();
+void all_gather(Lane& lane, const exec::Transfer& t, int index) {
+  if (even(t.output_counts)) {
+    if (t.input.numel() == 0) return;
+    PERIGEE_NCCL(ncclAllGather, t.input.const_data_ptr(), t.output.mutable_data_ptr(),
+                 t.input.nbytes(), ncclUint8);
+    return;
+  }
+  // A broadcast of each part, in one launch.
+  parts_of_output(t).each([&](int root, char* part, size_t count) {
+    const void* from = root == index ? t.input.const_data_ptr() : part;
+    PERIGEE_NCCL(ncclBroadcast, from, part, count * static_cast<size_t>(t.output.element_size()),
+                 ncclUint8, root);
+  });
+}
+
+void reduce_scatter(Lane& lane, const exec::Transfer& t) {
+  const auto type = summed_type(t.input.scalar_type());
+  auto* output = t.output.mutable_data_ptr();
+  if (even(t.input_counts)) {
+    if (t.output.numel() == 0) return;
+    PERIGEE_NCCL(ncclReduceScatter, t.input.const_data_ptr(), output,
+                 static_cast<size_t>(t.output.numel()), type, operation(t.reduce));
+    return;
+  }
+  // A reduction to each rank, in one launch.
+  parts_of_input(t).each([&](int root, const char* part, size_t count) {
+    PERIGEE_NCCL(ncclReduce, part, output, count, type, operation(t.reduce), root);
+  });
+}
+
+void all_to_all(Lane& lane, const exec::Transfer& t) {
+  parts_of_input(t).each([&](int peer, const char* part, size_t count) {
+    PERIGEE_NCCL(ncclSend, part, count * static_cast<size_t>(t.input.element_size()), ncclUint8,
+                 peer);
+  });
+  parts_of_output(t).each([&](int peer, char* part, size_t count) {
+    PERIGEE_NCCL(ncclRecv, part, count * static_cast<size_t>(t.output.element_size()), ncclUint8,
+                 peer);
+  });
 }
 
 }  // namespace
 
-void carry_out(c10d::ProcessGroupNCCL& nccl, exec::Transfer& t, int64_t ranks, int64_t index) {
-  switch (t.kind) {
-    case Kind::all_reduce: {
-      if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
-      if (t.output.numel() == 0) return;
-      std::vector<Tensor> tensors = {t.output};
-      return follow(nccl.allreduce(tensors, {.reduceOp = reduce_op(t.reduce), .asyncOp = false}));
-    }
-    case Kind::all_gather: {
-      const auto most = *std::max_element(t.output_counts.begin(), t.output_counts.end());
-      if (most == 0) return;
-      if (even(t.output_counts)) {
-        return follow(nccl._allgather_base(t.output, t.input, {.asyncOp = false}));
-      }
-      // Uneven parts are padded to the largest.
-      auto mine = at::zeros({most}, t.input.options());
-      mine.narrow(0, 0, t.input.numel()).copy_(t.input);
-      auto all = at::empty({most * ranks}, t.input.options());
-      follow(nccl._allgather_base(all, mine, {.asyncOp = false}));
-      int64_t at = 0;
-      for (int64_t i = 0; i < ranks; ++i) {
-        const auto count = t.output_counts[i];
-        t.output.narrow(0, at, count).copy_(all.narrow(0, i * most, count));
-        at += count;
-      }
-      return;
-    }
-    case Kind::reduce_scatter: {
-      if (even(t.input_counts)) {
+void submit_collective(Lane& lane, const exec::Transfer& t, int64_t index, float* scratch) {
+  lane.submit([&] {
+    switch (t.kind) {
+      case Kind::all_reduce:
         if (t.output.numel() == 0) return;
-        return follow(nccl._reduce_scatter_base(
-            t.output, t.input, {.reduceOp = reduce_op(t.reduce), .asyncOp = false}));
+        PERIGEE_NCCL(ncclAllReduce, t.input.const_data_ptr(), t.output.mutable_data_ptr(),
+                     static_cast<size_t>(t.output.numel()), summed_type(t.output.scalar_type()),
+                     operation(t.reduce));
+        return;
+      case Kind::all_gather:
+        return all_gather(lane, t, static_cast<int>(index));
+      case Kind::reduce_scatter:
+        return reduce_scatter(lane, t);
+      case Kind::all_to_all:
+        return all_to_all(lane, t);
+      case Kind::broadcast: {
+        if (t.output.numel() == 0) return;
+        auto* output = t.output.mutable_data_ptr();
+        PERIGEE_NCCL(ncclBroadcast, t.peer == index ? t.input.const_data_ptr() : output, output,
+                     t.output.nbytes(), ncclUint8, static_cast<int>(t.peer));
+        return;
       }
-      // Every rank receives all contributions to its part.
-      const auto count = t.input_counts[index];
-      auto all = at::empty({count * ranks}, t.input.options());
-      std::vector<int64_t> received(ranks, count);
-      follow(nccl.alltoall_base(all, t.input, received, t.input_counts, {.asyncOp = false}));
-      if (count > 0) reduce_to(all, ranks, t.reduce, t.output);
-      return;
+      case Kind::barrier:
+        PERIGEE_NCCL(ncclAllReduce, scratch, scratch, 1, ncclFloat32, ncclSum);
+        return;
+      case Kind::send:
+      case Kind::receive:
+        return;  // submit_message
     }
-    case Kind::all_to_all:
-      return follow(nccl.alltoall_base(t.output, t.input, t.output_counts, t.input_counts,
-                                       {.asyncOp = false}));
-    case Kind::broadcast: {
-      if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
-      if (t.output.numel() == 0) return;
-      std::vector<Tensor> tensors = {t.output};
-      return follow(nccl.broadcast(tensors, {.rootRank = t.peer, .asyncOp = false}));
-    }
-    case Kind::barrier: {
-      std::vector<Tensor> tensors = {t.output};
-      return follow(nccl.allreduce(tensors, {.asyncOp = false}));
-    }
-    case Kind::send:
-    case Kind::receive:
-      return;
-  }
+  });
 }
+
+void submit_message(Lane& lane, const exec::Transfer& t, int peer) {
+  lane.submit([&] {
+    if (t.kind == Kind::send) {
+      if (t.input.numel() == 0) return;
+      PERIGEE_NCCL(ncclSend, t.input.const_data_ptr(), t.input.nbytes(), ncclUint8, peer);
+    } else {
+      if (t.output.numel() == 0) return;
+      PERIGEE_NCCL(ncclRecv, t.output.mutable_data_ptr(), t.output.nbytes(), ncclUint8, peer);
+    }
+  });
+}
+
+#undef PERIGEE_NCCL
 
 }  // namespace perigee::cuda

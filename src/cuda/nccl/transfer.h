@@ -1,15 +1,17 @@
-// A collective as NCCL calls.
+// A collective or message as NCCL calls.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <cstdint>
 
+#include "cuda/nccl/lane.h"
 #include "exec/comm/communicator.h"
 
 namespace perigee::cuda {
 
-// Submits a collective (not a message) to the current stream. `ranks`: the group's size; `index`:
-// this rank's position in it.
-void carry_out(c10d::ProcessGroupNCCL& nccl, exec::Transfer& transfer, int64_t ranks,
-               int64_t index);
+// Submits a collective to the lane's stream. `index`: this rank's position in the lane; `scratch`: a float of the GPU, for barriers. Throws std::exception where NCCL refuses it.
+void submit_collective(Lane& lane, const exec::Transfer& transfer, int64_t index, float* scratch);
+
+// Submits a send or receive to the lane's stream. `peer`: the other rank's position in the lane.
+void submit_message(Lane& lane, const exec::Transfer& transfer, int peer);
 
 }  // namespace perigee::cuda

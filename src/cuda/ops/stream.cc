@@ -8,6 +8,6 @@ namespace perigee::cuda {
 
 cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+void check_launch(const char* kernel) { check(calls().cudaGetLastError(), kernel); }
 
 }  // namespace perigee::cuda

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -96,6 +97,16 @@ class Group {
 
   // Starts a collective over flat buffers. Throws Error for buffers that do not fit the counts.
   std::shared_ptr<Work> start_flat(Transfer transfer);
+
+  // A message's direction, as positions in the group. Compared by sender, then receiver.
+  struct Pair {
+    int64_t from = 0, to = 0;
+    auto operator<=>(const Pair&) const = default;
+  };
+  // Connects pairs of ranks, of which this rank is one each time, before their first message. Called
+  // at most once, by both ranks of each pair: a back end that connects at the first message may
+  // wait for a rank that waits for another.
+  virtual void connect_pairs(const std::vector<Pair>& /*pairs*/) {}
 
   // Implements start() and start_flat(), which have checked the buffers; the group has at least
   // two ranks.

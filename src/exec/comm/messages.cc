@@ -19,6 +19,8 @@ class MixedGroup : public Group {
     return (message ? messages_ : collectives_)->transfer(std::move(transfer));
   }
 
+  void connect_pairs(const std::vector<Pair>& pairs) override { messages_->connect_pairs(pairs); }
+
  private:
   std::shared_ptr<Group> collectives_, messages_;
 };

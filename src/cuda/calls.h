@@ -1,0 +1,67 @@
+// The functions of CUDA's runtime and of NCCL that this folder calls, except launches of kernels,
+// as a table that tests fill with stand-ins (tests/cuda/simulated).
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#define PERIGEE_CALLS(X)              \
+  X(cudaDeviceGetStreamPriorityRange) \
+  X(cudaDriverGetVersion)             \
+  X(cudaEventCreateWithFlags)         \
+  X(cudaEventDestroy)                 \
+  X(cudaEventElapsedTime)             \
+  X(cudaEventQuery)                   \
+  X(cudaEventRecord)                  \
+  X(cudaEventSynchronize)             \
+  X(cudaFree)                         \
+  X(cudaFreeHost)                     \
+  X(cudaGetDevice)                    \
+  X(cudaGetDeviceCount)               \
+  X(cudaGetDeviceProperties)          \
+  X(cudaGetErrorName)                 \
+  X(cudaGetErrorString)               \
+  X(cudaGetLastError)                 \
+  X(cudaMemGetInfo)                   \
+  X(cudaMemcpyAsync)                  \
+  X(cudaMemsetAsync)                  \
+  X(cudaRuntimeGetVersion)            \
+  X(cudaSetDevice)                    \
+  X(cudaStreamCreateWithPriority)     \
+  X(cudaStreamSynchronize)            \
+  X(cudaStreamWaitEvent)              \
+  X(ncclAllGather)                    \
+  X(ncclAllReduce)                    \
+  X(ncclBroadcast)                    \
+  X(ncclCommAbort)                    \
+  X(ncclCommDestroy)                  \
+  X(ncclCommGetAsyncError)            \
+  X(ncclCommInitRankConfig)           \
+  X(ncclGetErrorString)               \
+  X(ncclGetLastError)                 \
+  X(ncclGetUniqueId)                  \
+  X(ncclGetVersion)                   \
+  X(ncclGroupEnd)                     \
+  X(ncclGroupStart)                   \
+  X(ncclMemAlloc)                     \
+  X(ncclMemFree)                      \
+  X(ncclRecv)                         \
+  X(ncclReduce)                       \
+  X(ncclReduceScatter)                \
+  X(ncclSend)
+
+namespace perigee::cuda {
+
+struct Calls {
+  // C++ overloads these two.
+  cudaError_t (*cudaHostAlloc)(void**, size_t, unsigned) = nullptr;
+  cudaError_t (*cudaMalloc)(void**, size_t) = nullptr;
+#define PERIGEE_CALL(name) decltype(&::name) name = nullptr;
+  PERIGEE_CALLS(PERIGEE_CALL)
+#undef PERIGEE_CALL
+};
+
+// Returns the table: the libraries' functions, or a test's.
+const Calls& calls();
+
+}  // namespace perigee::cuda

@@ -1,0 +1,128 @@
+#include "cuda/nccl/lane.h"
+
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/fail.h"
+#include "cuda/calls.h"
+
+namespace perigee::cuda {
+namespace {
+
+using Time = std::chrono::steady_clock;
+
+// Returns the id that the first member made, through the store.
+ncclUniqueId shared_id(const LaneOptions& options) {
+  ncclUniqueId id{};
+  if (options.index == 0) {
+    check_nccl(calls().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
+    options.store->set(options.key, std::vector<uint8_t>(bytes, bytes + sizeof id));
+    return id;
+  }
+  options.store->wait({options.key}, options.timeout);
+  const auto bytes = options.store->get(options.key);
+  if (bytes.size() != sizeof id) {
+    throw std::runtime_error(
+        fmt::format("the store has {} bytes for an id of {}", bytes.size(), sizeof id));
+  }
+  std::memcpy(&id, bytes.data(), sizeof id);
+  return id;
+}
+
+}  // namespace
+
+void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const char* detail = calls().ncclGetLastError(communicator);
+  throw std::runtime_error(fmt::format("{}: {}{}{}", call, calls().ncclGetErrorString(result),
+                                       detail && *detail ? ": " : "", detail ? detail : ""));
+}
+
+Lane::Lane(LaneOptions options)
+    : options_(std::move(options)), stream_(options_.device, Stream::Priority::high) {
+  const auto id = shared_id(options_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // so that the time-out holds
+  const DeviceGuard guard(options_.device);
+  try {
+    check_nccl(
+        calls().ncclCommInitRankConfig(&communicator_, options_.size, id, options_.index, &config),
+        "ncclCommInitRankConfig", nullptr);
+    settle("ncclCommInitRankConfig");
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+Lane::~Lane() {
+  if (!communicator_) return;
+  try {
+    const DeviceGuard guard(options_.device);
+    calls().ncclCommDestroy(communicator_);
+  } catch (const std::exception&) {
+    // The GPU has failed.
+  }
+}
+
+void Lane::submit(const std::function<void()>& calls_nccl) {
+  const DeviceGuard guard(options_.device);
+  check_nccl(calls().ncclGroupStart(), "ncclGroupStart", communicator_);
+  try {
+    calls_nccl();
+  } catch (...) {
+    calls().ncclGroupEnd();
+    throw;
+  }
+  check_nccl(calls().ncclGroupEnd(), "ncclGroupEnd", communicator_);
+  settle("ncclGroupEnd");
+}
+
+// Waits for a call that goes on in the background: the first transfer to a peer connects to it.
+void Lane::settle(const char* call) {
+  const auto begin = Time::now();
+  auto checked = begin;
+  while (true) {
+    ncclResult_t state = ncclSuccess;
+    check_nccl(calls().ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError",
+               communicator_);
+    check_nccl(state, call, communicator_);
+    if (state != ncclInProgress) return;
+    const auto now = Time::now();
+    if (now - begin > options_.timeout) throw std::runtime_error("no answer");
+    if (options_.check && now - checked > std::chrono::milliseconds(200)) {
+      options_.check();
+      checked = now;
+    }
+    // Most calls end at once.
+    if (now - begin > std::chrono::milliseconds(1)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+}
+
+std::string Lane::failure() const {
+  ncclResult_t state = ncclSuccess;
+  const auto result = calls().ncclCommGetAsyncError(communicator_, &state);
+  for (const auto seen : {result, state}) {
+    if (seen != ncclSuccess && seen != ncclInProgress) return calls().ncclGetErrorString(seen);
+  }
+  return "";
+}
+
+void Lane::abort() {
+  if (!communicator_) return;
+  try {
+    const DeviceGuard guard(options_.device);
+    calls().ncclCommAbort(communicator_);
+  } catch (const std::exception&) {
+    // The caller is already reporting a failure.
+  }
+  communicator_ = nullptr;
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,58 @@
+// An NCCL communicator with the stream that its work is on.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "cuda/handles.h"
+#include "exec/comm/rendezvous.h"
+
+namespace perigee::cuda {
+
+// Throws std::runtime_error with NCCL's own text unless the call succeeded or goes on in
+// the background. `call`: its name.
+void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator);
+
+struct LaneOptions {
+  int device = 0;  // GPU of this process
+  exec::Store store;
+  std::string key;  // of the store; the same for all members, and of no other lane
+  int index = 0;    // this member's
+  int size = 1;     // members
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // Called while a call goes on in the background; ends it by an exception.
+  std::function<void()> check;
+};
+
+class Lane {
+ public:
+  // Connects to the other members; each of them does so. Throws std::exception where they do not
+  // connect within the time-out.
+  explicit Lane(LaneOptions options);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  cudaStream_t stream() const { return stream_.get(); }
+  ncclComm_t communicator() const { return communicator_; }
+
+  // Calls `calls_nccl`, whose calls of NCCL become one launch, and returns when it is submitted to
+  // the stream. Throws std::exception where NCCL fails or the time-out passes.
+  void submit(const std::function<void()>& calls_nccl);
+
+  // Returns the failure of work that was submitted, or "".
+  std::string failure() const;
+
+  // Ends the work on the GPU; the lane cannot be used after it. Throws nothing.
+  void abort();
+
+ private:
+  void settle(const char* call);
+
+  LaneOptions options_;
+  Stream stream_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+}  // namespace perigee::cuda

@@ -1,0 +1,51 @@
+#include "cuda/torch_side.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "cuda/handles.h"
+
+namespace perigee::cuda {
+namespace {
+
+using c10::cuda::CUDACachingAllocator::getDeviceStats;
+
+c10::DeviceIndex index_of(int device) { return static_cast<c10::DeviceIndex>(device); }
+
+// CUDAStreamGuard ends the process where CUDA fails while it is dropped.
+struct Direction {
+  Direction(int device, cudaStream_t stream)
+      : guard(device), before(c10::cuda::getCurrentCUDAStream(index_of(device))) {
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index_of(device)));
+  }
+  ~Direction() { c10::cuda::setCurrentCUDAStream(before); }  // calls nothing of CUDA
+
+  DeviceGuard guard;
+  c10::cuda::CUDAStream before;
+};
+
+}  // namespace
+
+void start_torch() { at::globalContext().lazyInitDevice(at::kCUDA); }
+
+std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
+  return std::make_shared<Direction>(device, stream);
+}
+
+cudaStream_t current_stream(int device) {
+  return c10::cuda::getCurrentCUDAStream(index_of(device)).stream();
+}
+
+void reset_tensor_peak(int device) {
+  c10::cuda::CUDACachingAllocator::resetPeakStats(index_of(device));
+}
+
+int64_t tensor_peak(int device) {
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return getDeviceStats(index_of(device)).allocated_bytes[all].peak;
+}
+
+void free_cached_memory() { c10::cuda::CUDACachingAllocator::emptyCache(); }
+
+}  // namespace perigee::cuda

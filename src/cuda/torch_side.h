@@ -1,0 +1,28 @@
+// The parts of LibTorch's CUDA support that this folder uses, besides ops. Tests have their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cuda/calls.h"
+
+namespace perigee::cuda {
+
+// Starts LibTorch's CUDA support in this process.
+void start_torch();
+
+// Makes the GPU current, and the stream the one that LibTorch's ops of this thread are submitted
+// to, until the result is dropped. Dropping never throws.
+std::shared_ptr<void> direct_to(int device, cudaStream_t stream);
+
+// Returns the stream that this thread's ops on the GPU are submitted to.
+cudaStream_t current_stream(int device);
+
+// The caching allocator of a GPU: bytes of its tensors at most since the last reset.
+void reset_tensor_peak(int device);
+int64_t tensor_peak(int device);
+
+// Gives unused memory of the caching allocator back to CUDA.
+void free_cached_memory();
+
+}  // namespace perigee::cuda

@@ -1,0 +1,327 @@
+// NCCL among the threads of this process. A call runs when it is at the head of its stream on all
+// ranks that take part.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/cuda/simulated/machine.h"
+#include "tests/cuda/simulated/state.h"
+
+namespace perigee::cuda::simulated {
+namespace {
+
+using Lock = std::unique_lock<std::mutex>;
+
+enum class Kind { all_reduce, all_gather, reduce_scatter, reduce, broadcast, send, receive };
+
+struct Call {
+  Kind kind = Kind::all_reduce;
+  int rank = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t op = ncclSum;
+  int root = 0;  // or peer
+};
+
+// Calls of several ranks that belong together.
+struct Exchange {
+  size_t needed = 0;
+  std::vector<Call> calls;
+  bool done = false;
+};
+
+struct Clique {
+  int size = 0;
+  int joined = 0;
+  ncclResult_t failure = ncclSuccess;
+  std::map<std::string, Exchange> open;
+};
+
+struct State {
+  std::shared_ptr<Clique> clique;
+  int rank = 0, device = 0;
+  bool aborted = false;
+  int64_t collectives = 0;
+  std::map<int, int64_t> sent, received;  // by peer
+};
+
+std::map<uint64_t, std::shared_ptr<Clique>> cliques;
+std::vector<std::unique_ptr<State>> states;
+uint64_t next_id = 1;
+
+struct Launch {
+  State* state;
+  StreamState* stream;
+  Call call;
+};
+thread_local int depth = 0;
+thread_local std::vector<Launch> group;
+
+State& state_of(ncclComm_t communicator) { return *reinterpret_cast<State*>(communicator); }
+
+size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat32:
+    case ncclInt32:
+      return 4;
+    case ncclFloat64:
+    case ncclInt64:
+      return 8;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+template <class T>
+void reduce(const std::vector<Call>& calls, size_t first, size_t count, ncclRedOp_t op, T* to) {
+  for (size_t i = 0; i < count; ++i) {
+    T value = static_cast<const T*>(calls[0].from)[first + i];
+    for (size_t c = 1; c < calls.size(); ++c) {
+      const T other = static_cast<const T*>(calls[c].from)[first + i];
+      value = op == ncclMax   ? std::max(value, other)
+              : op == ncclMin ? std::min(value, other)
+                              : static_cast<T>(value + other);
+    }
+    to[i] = op == ncclAvg ? static_cast<T>(value / static_cast<T>(calls.size())) : value;
+  }
+}
+
+void reduce(const std::vector<Call>& calls, size_t first, size_t count, void* to) {
+  const auto op = calls[0].op;
+  switch (calls[0].type) {
+    case ncclFloat32:
+      return reduce(calls, first, count, op, static_cast<float*>(to));
+    case ncclFloat64:
+      return reduce(calls, first, count, op, static_cast<double*>(to));
+    case ncclInt64:
+      return reduce(calls, first, count, op, static_cast<int64_t*>(to));
+    default:
+      throw std::logic_error("the simulated NCCL does not add this type");
+  }
+}
+
+bool fit(const std::vector<Call>& calls) {
+  return std::all_of(calls.begin(), calls.end(), [&](const Call& c) {
+    const auto& first = calls[0];
+    const bool pair = first.kind == Kind::send || first.kind == Kind::receive;
+    return c.count == first.count && c.type == first.type && c.op == first.op &&
+           (pair || (c.kind == first.kind && c.root == first.root));
+  });
+}
+
+// Moves the data of an exchange whose calls are all there. Results are written after all operands
+// are read, since a call may be in place.
+void perform(std::vector<Call> calls) {
+  std::sort(calls.begin(), calls.end(), [](const Call& a, const Call& b) {
+    return a.rank < b.rank || (a.rank == b.rank && a.kind < b.kind);
+  });
+  const size_t count = calls[0].count, bytes = count * size_of(calls[0].type);
+  std::vector<std::vector<char>> results(calls.size());
+  const auto copied = [](const void* from, size_t n) {
+    const auto* bytes_of = static_cast<const char*>(from);
+    return std::vector<char>(bytes_of, bytes_of + n);
+  };
+  for (size_t c = 0; c < calls.size(); ++c) {
+    auto& result = results[c];
+    switch (calls[c].kind) {
+      case Kind::all_reduce:
+        result.resize(bytes);
+        reduce(calls, 0, count, result.data());
+        break;
+      case Kind::reduce_scatter:
+        result.resize(bytes);
+        reduce(calls, c * count, count, result.data());
+        break;
+      case Kind::reduce:
+        if (calls[c].rank != calls[c].root) break;
+        result.resize(bytes);
+        reduce(calls, 0, count, result.data());
+        break;
+      case Kind::all_gather:
+        for (const auto& call : calls) {
+          const auto part = copied(call.from, bytes);
+          result.insert(result.end(), part.begin(), part.end());
+        }
+        break;
+      case Kind::broadcast:
+        result = copied(calls[calls[c].root].from, bytes);
+        break;
+      case Kind::send:
+        break;
+      case Kind::receive:
+        for (const auto& call : calls) {
+          if (call.kind == Kind::send) result = copied(call.from, bytes);
+        }
+        break;
+    }
+  }
+  for (size_t c = 0; c < calls.size(); ++c) {
+    if (!results[c].empty()) std::memcpy(calls[c].to, results[c].data(), results[c].size());
+  }
+}
+
+// Adds a call to its exchange, and performs the exchange if it was the last.
+void arrive(Clique& clique, const std::string& key, const Call& call) {
+  auto& exchange = clique.open[key];
+  const bool message = call.kind == Kind::send || call.kind == Kind::receive;
+  exchange.needed = message ? 2 : static_cast<size_t>(clique.size);
+  exchange.calls.push_back(call);
+  if (exchange.calls.size() < exchange.needed) return;
+  if (fit(exchange.calls)) {
+    perform(exchange.calls);
+  } else {
+    clique.failure = ncclInvalidUsage;
+    machine().broken.push_back("all ranks make the same collective call");
+  }
+  exchange.done = true;
+}
+
+// Submits the group's calls: a stream's calls of one communicator are one piece of work.
+void launch(std::vector<Launch> launches) {
+  auto& m = machine();
+  while (!launches.empty()) {
+    auto* state = launches.front().state;
+    auto* stream = launches.front().stream;
+    auto calls = std::make_shared<std::vector<std::pair<std::string, Call>>>();
+    std::erase_if(launches, [&](const Launch& l) {
+      if (l.state != state || l.stream != stream) return false;
+      const auto peer = l.call.root;
+      const auto key = l.call.kind == Kind::send
+                           ? "message " + std::to_string(state->rank) + "-" + std::to_string(peer) +
+                                 " " + std::to_string(state->sent[peer]++)
+                       : l.call.kind == Kind::receive
+                           ? "message " + std::to_string(peer) + "-" + std::to_string(state->rank) +
+                                 " " + std::to_string(state->received[peer]++)
+                           : "collective " + std::to_string(state->collectives++);
+      calls->emplace_back(key, l.call);
+      return true;
+    });
+    m.push(*stream, {[state, calls, there = std::make_shared<bool>(false)] {
+                       if (state->aborted) return true;
+                       auto& clique = *state->clique;
+                       if (!*there) {
+                         *there = true;
+                         for (const auto& [key, call] : *calls) arrive(clique, key, call);
+                       }
+                       return std::all_of(calls->begin(), calls->end(), [&](const auto& call) {
+                         return clique.open[call.first].done;
+                       });
+                     },
+                     [] {}});
+  }
+}
+
+ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  auto& state = state_of(communicator);
+  auto& stream = m.stream(handle);
+  if (stream.device != state.device) {
+    return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
+  }
+  call.rank = state.rank;
+  group.push_back({&state, &stream, call});
+  if (depth == 0) launch(std::exchange(group, {}));
+  return ncclSuccess;
+}
+
+ncclResult_t init(ncclComm_t* communicator, int size, ncclUniqueId id, int rank, ncclConfig_t*) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  uint64_t number = 0;
+  std::memcpy(&number, &id, sizeof number);
+  auto& clique = cliques[number];
+  if (!clique) clique = std::make_shared<Clique>();
+  clique->size = size;
+  ++clique->joined;
+  states.push_back(std::make_unique<State>());
+  auto& state = *states.back();
+  state.clique = clique;
+  state.rank = rank;
+  state.device = current_device();
+  *communicator = reinterpret_cast<ncclComm_t>(&state);
+  m.changed.notify_all();
+  return ncclInProgress;
+}
+
+ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* result) {
+  auto& m = machine();
+  Lock lock(m.mutex);
+  const auto& clique = *state_of(communicator).clique;
+  // A rank that polls leaves the processor to the others.
+  if (clique.joined < clique.size) m.changed.wait_for(lock, std::chrono::milliseconds(1));
+  *result = clique.failure != ncclSuccess ? clique.failure
+            : clique.joined < clique.size ? ncclInProgress
+                                          : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t abort(ncclComm_t communicator) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  state_of(communicator).aborted = true;
+  m.changed.notify_all();
+  return ncclSuccess;
+}
+
+}  // namespace
+
+void restart_nccl() { cliques.clear(); }
+
+void add_nccl(Calls& t) {
+  t.ncclGetVersion = [](int* version) { return *version = 22809, ncclSuccess; };
+  t.ncclGetErrorString = [](ncclResult_t) { return "the simulated NCCL refuses the call"; };
+  t.ncclGetLastError = [](ncclComm_t) { return ""; };
+  t.ncclGetUniqueId = [](ncclUniqueId* id) {
+    const Lock lock(machine().mutex);
+    *id = {};
+    std::memcpy(id, &next_id, sizeof next_id);
+    ++next_id;
+    return ncclSuccess;
+  };
+  t.ncclCommInitRankConfig = init;
+  t.ncclCommGetAsyncError = async_error;
+  t.ncclCommAbort = abort;
+  t.ncclCommDestroy = abort;
+  t.ncclGroupStart = [] { return ++depth, ncclSuccess; };
+  t.ncclGroupEnd = [] {
+    if (--depth > 0) return ncclSuccess;
+    const Lock lock(machine().mutex);
+    launch(std::exchange(group, {}));
+    return ncclSuccess;
+  };
+  t.ncclAllReduce = [](const void* from, void* to, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                       ncclComm_t c, cudaStream_t s) {
+    return enqueue(c, s, {Kind::all_reduce, 0, from, to, n, type, op, 0});
+  };
+  t.ncclReduce = [](const void* from, void* to, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                    int root, ncclComm_t c, cudaStream_t s) {
+    return enqueue(c, s, {Kind::reduce, 0, from, to, n, type, op, root});
+  };
+  t.ncclReduceScatter = [](const void* from, void* to, size_t n, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t c, cudaStream_t s) {
+    return enqueue(c, s, {Kind::reduce_scatter, 0, from, to, n, type, op, 0});
+  };
+  t.ncclAllGather = [](const void* from, void* to, size_t n, ncclDataType_t type, ncclComm_t c,
+                       cudaStream_t s) {
+    return enqueue(c, s, {Kind::all_gather, 0, from, to, n, type, ncclSum, 0});
+  };
+  t.ncclBroadcast = [](const void* from, void* to, size_t n, ncclDataType_t type, int root,
+                       ncclComm_t c, cudaStream_t s) {
+    return enqueue(c, s, {Kind::broadcast, 0, from, to, n, type, ncclSum, root});
+  };
+  t.ncclSend = [](const void* from, size_t n, ncclDataType_t type, int peer, ncclComm_t c,
+                  cudaStream_t s) {
+    return enqueue(c, s, {Kind::send, 0, from, nullptr, n, type, ncclSum, peer});
+  };
+  t.ncclRecv = [](void* to, size_t n, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s) {
+    return enqueue(c, s, {Kind::receive, 0, nullptr, to, n, type, ncclSum, peer});
+  };
+}
+
+}  // namespace perigee::cuda::simulated

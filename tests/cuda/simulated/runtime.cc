@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/cuda/simulated/machine.h"
+#include "tests/cuda/simulated/state.h"
+
+namespace perigee::cuda::simulated {
+namespace {
+
+using Lock = std::unique_lock<std::mutex>;
+
+thread_local int current = 0;
+
+EventState& event_of(cudaEvent_t event) { return *reinterpret_cast<EventState*>(event); }
+
+cudaError_t get_device_count(int* count) {
+  *count = kDevices;
+  return cudaSuccess;
+}
+
+cudaError_t get_properties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  std::strcpy(properties->name, "simulated GPU");
+  properties->totalGlobalMem = size_t{1} << 30;
+  properties->major = 9;
+  properties->multiProcessorCount = 4;
+  properties->uuid.bytes[0] = static_cast<char>(device);
+  return cudaSuccess;
+}
+
+cudaError_t set_device(int device) {
+  if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+  current = device;
+  return cudaSuccess;
+}
+
+cudaError_t create_stream(cudaStream_t* stream, unsigned, int) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.streams.push_back(std::make_unique<StreamState>(StreamState{current, {}}));
+  *stream = reinterpret_cast<cudaStream_t>(m.streams.back().get());
+  return cudaSuccess;
+}
+
+cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.events.push_back(std::make_unique<EventState>());
+  m.events.back()->device = current;
+  m.events.back()->timed = !(flags & cudaEventDisableTiming);
+  *event = reinterpret_cast<cudaEvent_t>(m.events.back().get());
+  return cudaSuccess;
+}
+
+cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  auto& event = event_of(handle);
+  auto& on = m.stream(stream);
+  if (event.device != on.device) {
+    return m.refuse("an event is recorded on a stream of its own device",
+                    cudaErrorInvalidResourceHandle);
+  }
+  const int64_t number = ++event.recorded;
+  m.push(on, [&m, &event, number] {
+    event.passed = number;
+    event.time = m.clock;
+  });
+  return cudaSuccess;
+}
+
+cudaError_t wait_event(cudaStream_t stream, cudaEvent_t handle, unsigned) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  auto& event = event_of(handle);
+  m.push(m.stream(stream),
+         {[&event, number = event.recorded] { return event.passed >= number; }, [] {}});
+  return cudaSuccess;
+}
+
+cudaError_t query(cudaEvent_t handle) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.run_some(static_cast<int64_t>(m.random() % 4));
+  m.changed.notify_all();
+  auto& event = event_of(handle);
+  return event.passed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+// Waits for `done`, running work meanwhile; work of other threads may be missing for it.
+template <class Done>
+cudaError_t wait_until(Machine& m, Lock& lock, Done done) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done()) {
+    if (m.run_some(1) > 0) {
+      m.changed.notify_all();
+    } else if (std::chrono::steady_clock::now() > limit) {
+      return m.refuse("work that the host waits for must run within 20 s", cudaErrorUnknown);
+    } else {
+      m.changed.wait_for(lock, std::chrono::milliseconds(1));
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t synchronize_event(cudaEvent_t handle) {
+  auto& m = machine();
+  Lock lock(m.mutex);
+  auto& event = event_of(handle);
+  return wait_until(m, lock, [&] { return event.passed >= event.recorded; });
+}
+
+cudaError_t synchronize_stream(cudaStream_t handle) {
+  auto& m = machine();
+  Lock lock(m.mutex);
+  auto& stream = m.stream(handle);
+  return wait_until(m, lock, [&] { return stream.queue.empty(); });
+}
+
+cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  const auto &a = event_of(from), &b = event_of(to);
+  if (!a.timed || !b.timed || a.device != b.device) {
+    return m.refuse("time passes between timed events of one device",
+                    cudaErrorInvalidResourceHandle);
+  }
+  if (a.passed < a.recorded || b.passed < b.recorded) return cudaErrorNotReady;
+  *milliseconds = static_cast<float>(b.time - a.time);
+  return cudaSuccess;
+}
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.push(m.stream(stream), [=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t set_bytes(void* to, int value, size_t bytes, cudaStream_t stream) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  auto& on = m.stream(stream);
+  const auto found = m.memory.find(to);
+  if (found != m.memory.end() && found->second != on.device) {
+    return m.refuse("memory is set by a stream of its device", cudaErrorInvalidValue);
+  }
+  m.push(on, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t allocate(void** memory, size_t bytes) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  m.memory[*memory] = current;
+  return cudaSuccess;
+}
+
+cudaError_t give_back(void* memory) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  const auto found = m.memory.find(memory);
+  if (found == m.memory.end() || found->second != current) {
+    return m.refuse("memory is freed on its device", cudaErrorInvalidValue);
+  }
+  m.memory.erase(found);
+  std::free(memory);
+  return cudaSuccess;
+}
+
+Calls make_table() {
+  Calls t;
+  t.cudaDeviceGetStreamPriorityRange = [](int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+  };
+  t.cudaDriverGetVersion = [](int* version) { return *version = 13000, cudaSuccess; };
+  t.cudaEventCreateWithFlags = create_event;
+  t.cudaEventDestroy = [](cudaEvent_t) { return cudaSuccess; };
+  t.cudaEventElapsedTime = elapsed;
+  t.cudaEventQuery = query;
+  t.cudaEventRecord = record;
+  t.cudaEventSynchronize = synchronize_event;
+  t.cudaFree = give_back;
+  t.cudaFreeHost = [](void* p) { return std::free(p), cudaSuccess; };
+  t.cudaGetDevice = [](int* device) { return *device = current, cudaSuccess; };
+  t.cudaGetDeviceCount = get_device_count;
+  t.cudaGetDeviceProperties = get_properties;
+  t.cudaGetErrorName = [](cudaError_t) { return "simulated error"; };
+  t.cudaGetErrorString = [](cudaError_t) { return "the simulated GPU refuses the call"; };
+  t.cudaGetLastError = [] { return cudaSuccess; };
+  t.cudaHostAlloc = [](void** p, size_t bytes, unsigned) {
+    return *p = std::aligned_alloc(64, (bytes + 63) / 64 * 64), cudaSuccess;
+  };
+  t.cudaMalloc = allocate;
+  t.cudaMemGetInfo = [](size_t* free, size_t* total) {
+    *free = *total = size_t{1} << 30;
+    return cudaSuccess;
+  };
+  t.cudaMemcpyAsync = copy;
+  t.cudaMemsetAsync = set_bytes;
+  t.cudaRuntimeGetVersion = [](int* version) { return *version = 13000, cudaSuccess; };
+  t.cudaSetDevice = set_device;
+  t.cudaStreamCreateWithPriority = create_stream;
+  t.cudaStreamSynchronize = synchronize_stream;
+  t.cudaStreamWaitEvent = wait_event;
+  t.ncclMemAlloc = [](void** p, size_t bytes) {
+    return allocate(p, bytes) == cudaSuccess ? ncclSuccess : ncclSystemError;
+  };
+  t.ncclMemFree = [](void* p) {
+    return give_back(p) == cudaSuccess ? ncclSuccess : ncclSystemError;
+  };
+  add_nccl(t);
+  return t;
+}
+
+}  // namespace
+
+Machine& machine() {
+  static auto* made = [] {
+    auto* m = new Machine;
+    for (int d = 0; d < kDevices; ++d) {
+      m->streams.push_back(std::make_unique<StreamState>(StreamState{d, {}}));
+    }
+    return m;
+  }();
+  return *made;
+}
+
+StreamState& Machine::stream(cudaStream_t handle) {
+  return handle ? *reinterpret_cast<StreamState*>(handle) : *streams[current];
+}
+
+int64_t Machine::run_some(int64_t most) {
+  int64_t ran = 0;
+  while (ran < most) {
+    std::vector<StreamState*> ready;
+    for (const auto& stream : streams) {
+      if (!stream->queue.empty() && stream->queue.front().ready()) ready.push_back(stream.get());
+    }
+    if (ready.empty()) break;
+    auto& chosen = *ready[random() % ready.size()];
+    const auto op = std::move(chosen.queue.front());
+    chosen.queue.pop_front();
+    clock += 0.001;
+    op.run();
+    ++ran;
+  }
+  return ran;
+}
+
+void restart(uint64_t seed) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.random.seed(seed);
+  for (const auto& stream : m.streams) stream->queue.clear();
+  m.broken.clear();
+  restart_nccl();
+}
+
+void submit(cudaStream_t stream, std::function<void()> work) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.push(m.stream(stream), std::move(work));
+}
+
+namespace {
+std::map<cudaStream_t, std::shared_ptr<bool>>& held() {
+  static std::map<cudaStream_t, std::shared_ptr<bool>> flags;
+  return flags;
+}
+}  // namespace
+
+void hold(cudaStream_t stream) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  const auto open = held()[stream] = std::make_shared<bool>(false);
+  m.push(m.stream(stream), {[open] { return *open; }, [] {}});
+}
+
+void release(cudaStream_t stream) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  *held().at(stream) = true;
+}
+
+int current_device() { return current; }
+
+std::vector<std::string> broken_rules() {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  return m.broken;
+}
+
+}  // namespace perigee::cuda::simulated
+
+namespace perigee::cuda {
+
+const Calls& calls() {
+  static const Calls table = simulated::make_table();
+  return table;
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,39 @@
+// LibTorch's side of the simulated machine: a current stream for each device and thread.
+#include "cuda/torch_side.h"
+
+#include <array>
+
+#include "cuda/handles.h"
+#include "tests/cuda/simulated/machine.h"
+
+namespace perigee::cuda {
+namespace {
+
+thread_local std::array<cudaStream_t, simulated::kDevices> current{};
+
+struct Direction {
+  Direction(int d, cudaStream_t stream) : guard(d), device(d), before(current[d]) {
+    current[d] = stream;
+  }
+  ~Direction() { current[device] = before; }
+
+  DeviceGuard guard;
+  int device;
+  cudaStream_t before;
+};
+
+}  // namespace
+
+void start_torch() {}
+
+std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
+  return std::make_shared<Direction>(device, stream);
+}
+
+cudaStream_t current_stream(int device) { return current[device]; }
+
+void reset_tensor_peak(int) {}
+int64_t tensor_peak(int) { return 0; }
+void free_cached_memory() {}
+
+}  // namespace perigee::cuda
