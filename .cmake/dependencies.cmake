@@ -43,6 +43,8 @@ perigee_dependency(luajit HEADER luajit.h SUFFIX luajit-2.1 LIBRARIES luajit-5.1
 perigee_dependency(yaml HEADER yaml.h LIBRARIES yaml)
 perigee_dependency(sqlite HEADER sqlite3.h LIBRARIES sqlite3)
 perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES CbcSolver Cbc Cgl OsiClp Clp Osi CoinUtils)
+perigee_dependency(pcre2 HEADER pcre2.h LIBRARIES pcre2-8)
+perigee_dependency(utf8proc HEADER utf8proc.h LIBRARIES utf8proc)
 perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sentencepiece)
 # OpenSSL, for the HMAC of the job's store. Some of its headers are in the folder of the processor's architecture.
 perigee_dependency(crypto HEADER openssl/hmac.h LIBRARIES crypto)

@@ -163,10 +163,17 @@ endforeach()
 
 # Trains the SentencePiece model of the tokenizer's test in a process of its own (reason: CMakeLists.txt, perigee_sentencepiece).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)
-if(TARGET tests_data AND sentencepiece_train)
+if(sentencepiece_train)
   add_executable(make_sentencepiece tests/data/make_sentencepiece.cc)
   target_link_libraries(make_sentencepiece PRIVATE ${sentencepiece_train} dep::sentencepiece)
-  add_dependencies(tests_data make_sentencepiece)
+endif()
+foreach(tests tests_data tests_text)
+  if(TARGET ${tests} AND TARGET make_sentencepiece)
+    add_dependencies(${tests} make_sentencepiece)
+  endif()
+endforeach()
+if(TARGET tests_text)
+  add_dependencies(tests_text perigee_tokenizers perigee_sentencepiece)
 endif()
 
 # Builds the plugin that `perigee new` copies against the build folder, and captures it with the command.

@@ -10,17 +10,23 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "base/fail.h"
 #include "base/files/durable.h"
+#include "base/files/durable_file.h"
 #include "base/files/mapped_file.h"
 #include "base/log_once.h"
+#include "text/stream.h"
 
 namespace perigee::data {
 namespace {
 
 // The version of the format of token files.
 constexpr int kFormat = 1;
+
+// The progress of a file from this size on is shown.
+constexpr size_t kShownBytes = 8 << 20;
 
 std::string hash_of(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
@@ -47,14 +53,26 @@ class Lock {
   int fd_ = -1;
 };
 
-std::string ids_of(std::span<const std::byte> text, const Tokenizer& tokenizer, int width) {
-  const auto ids = tokenizer.encode({reinterpret_cast<const char*>(text.data()), text.size()});
-  std::string bytes(ids.size() * static_cast<size_t>(width), '\0');
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const auto id = static_cast<uint32_t>(ids[i]);  // little endian, as this machine
-    std::memcpy(bytes.data() + i * static_cast<size_t>(width), &id, static_cast<size_t>(width));
-  }
-  return bytes;
+// Gives the text's ids as bytes, in pieces.
+void write_ids(std::span<const std::byte> text, const text::Tokenizer& tokenizer, int width,
+               const std::string& path, const std::function<void(std::string_view)>& write) {
+  text::Stream stream;
+  stream.read = text::reader_of({reinterpret_cast<const char*>(text.data()), text.size()});
+  stream.take = [&](std::span<const int64_t> ids) {
+    std::string bytes(ids.size() * static_cast<size_t>(width), '\0');
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto id = static_cast<uint32_t>(ids[i]);  // little endian, as this machine
+      std::memcpy(bytes.data() + i * static_cast<size_t>(width), &id, static_cast<size_t>(width));
+    }
+    write(bytes);
+  };
+  bool shown = false;
+  stream.progress = [&](uint64_t done) {
+    if (text.size() < kShownBytes) return;
+    shown = log::progress(text::progress_line(path, done, text.size()));
+  };
+  text::encode_stream(tokenizer, stream);
+  if (shown) log::progress("");
 }
 
 TokenBytes mapped(const std::string& file, int width) {
@@ -69,7 +87,7 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
-TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
+TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokenizer,
                          const TokenCache& cache) {
   const auto text = map_file(path);
   const int width = tokenizer.vocab() <= 65536 ? 2 : 4;
@@ -83,7 +101,12 @@ TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
     if (exists(file)) return mapped(file, width);
     make_folders(folder);
     const Lock lock(folder + "/lock");
-    if (!exists(file)) write_durably(file, ids_of(text.bytes, tokenizer, width));
+    if (!exists(file)) {
+      DurableFile tokens(file);
+      write_ids(text.bytes, tokenizer, width, path,
+                [&](std::string_view bytes) { tokens.write(bytes); });
+      tokens.finish();
+    }
     return mapped(file, width);
   } catch (const Error& error) {
     if (cache.warn) {
@@ -92,7 +115,8 @@ TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
                             error.what()));
     }
   }
-  auto ids = std::make_shared<const std::string>(ids_of(text.bytes, tokenizer, width));
+  auto ids = std::make_shared<std::string>();
+  write_ids(text.bytes, tokenizer, width, path, [&](std::string_view bytes) { *ids += bytes; });
   const auto bytes = std::as_bytes(std::span(*ids));
   return {std::move(ids), bytes, width};
 }

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace perigee::data {
 
@@ -24,12 +24,12 @@ struct TokenCache {
   bool warn = true;    // one line where tokens are not cached
 };
 
-// Returns the tokens of a text file by a SentencePiece model. They are
+// Returns the tokens of a text file by the tokenizer of a file. They are
 // cached under a name that follows from both files' content, as .u16 or
-// (from 65,537 pieces on) .u32. Where they are not yet cached, the first process writes a temporary
+// (from 65,537 ids on) .u32. Where they are not yet cached, the first process writes a temporary
 // file and renames it, and the others wait. Where the folder cannot be written, the tokens are kept
 // in memory. Throws Error for files that cannot be read.
-TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
+TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokenizer,
                          const TokenCache& cache);
 
 }  // namespace perigee::data

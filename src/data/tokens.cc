@@ -13,7 +13,7 @@
 #include "data/sampler.h"
 #include "data/token_cache.h"
 #include "data/token_files.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace perigee::data {
 namespace {
@@ -90,7 +90,8 @@ IdLimit smallest_limit(const job::Job& job, IdLimit limit, int64_t tokenizer) {
   return limit;
 }
 
-std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer, bool warn) {
+std::shared_ptr<const Tokens> load(const job::Job& job, const text::Tokenizer* tokenizer,
+                                   bool warn) {
   auto tokens = std::make_shared<Tokens>();
   for (const auto& path : job.data.files) {
     if (tokenizer && warn) warn_of_format(path);
@@ -109,7 +110,7 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
 }  // namespace
 
 Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
-  const auto tokenizer = job.data.text.empty() ? nullptr : make_tokenizer(job.data.tokenizer);
+  const auto tokenizer = job.data.text.empty() ? nullptr : text::make_tokenizer(job.data.tokenizer);
   const auto tokens = load(job, tokenizer.get(), warn);
   const auto windows = (tokens->size() - 1) / job.data.sequence;
   auto held_out = static_cast<int64_t>(double(windows) * job.data.validation);
@@ -122,6 +123,10 @@ Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
   Data data;
   data.vocab = tokenizer ? tokenizer->vocab() : 0;
   const auto ids = smallest_limit(job, limit, data.vocab);
+  if (data.vocab > ids.below) {
+    fail("data", "ids of data.tokenizer must be below {} = {}, but {} has {} ids", ids.why,
+         ids.below, job.data.tokenizer, data.vocab);
+  }
   const auto trained = windows - held_out;
   data.fields = {"tokens", "labels"};
   data.training = std::make_unique<Windows>(tokens, job, ids, Range{0, trained}, make_sampler(job));

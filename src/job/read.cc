@@ -362,6 +362,13 @@ Job read_job(std::string_view text, const std::string& file,
   // Weights that are given are expected to be complete.
   const bool given = !job.train.weights.empty() || job.model.kind == "hf";
   if (given && !table.at_path("train.initialise")) job.train.initialise = false;
+  const auto folder = job.model.values.find("folder");
+  if (job.model.kind == "hf" && folder != job.model.values.end() &&
+      !table.at_path("data.tokenizer")) {
+    std::error_code ignored;
+    const auto own = fs::path(std::get<std::string>(folder->second)) / "tokenizer.json";
+    if (fs::exists(own, ignored)) job.data.tokenizer = own.string();
+  }
   job::complete(job, [&](std::string_view key) { return reader.place(key); });
   return job;
 }

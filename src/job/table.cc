@@ -78,7 +78,10 @@ std::vector<JobKey> other_keys() {
        .name = "tokenizer",
        .field = FIELD(j.data.tokenizer),
        .is_path = true,
-       .about = "\"bytes\", or a SentencePiece model file."},
+       .about =
+           "\"bytes\", or the file of a tokenizer: a tokenizer.json or a SentencePiece model. "
+           "With `kind = \"hf\"` and without this key, the tokenizer.json of the model's folder, "
+           "if there is one."},
       {.table = "data",
        .name = "sequence",
        .field = FIELD(j.data.sequence),

@@ -357,3 +357,18 @@ TEST_CASE("every row of the table of keys is consistent") {
     for (const auto& kind : key.kinds) CHECK(find_key("model", key.name, kind) == &key);
   }
 }
+
+TEST_CASE("a job with a Hugging Face folder has the folder's tokenizer unless it names another") {
+  const Folder folder;
+  folder.add("model/config.json", "{}");
+  const auto tokenizer = [&](const std::string& data) {
+    const auto text = "[model]\nkind = \"hf\"\nfolder = \"model\"\n[data]\n" + data;
+    return Job::parse(text, folder.at("a.toml")).data.tokenizer;
+  };
+  CHECK(tokenizer("") == "bytes");
+  const auto own = folder.add("model/tokenizer.json", "{}");
+  CHECK(tokenizer("") == own);
+  CHECK(tokenizer("tokenizer = \"bytes\"\n") == "bytes");
+  folder.add("other.model", "");
+  CHECK(tokenizer("tokenizer = \"other.model\"\n") == folder.at("other.model"));
+}

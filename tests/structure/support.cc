@@ -17,9 +17,9 @@ namespace fs = std::filesystem;
 
 // A folder may include itself and earlier folders of the list.
 const std::vector<std::string> kFolders{
-    "base",    "graph",    "mesh",    "optim",      "job",      "plan",   "solve", "shard",
-    "cost",    "schedule", "methods", "compile",    "simulate", "search", "lua",   "capture",
-    "binding", "exec",     "profile", "checkpoint", "data",     "train",  "cuda"};
+    "base",    "text",    "graph",    "mesh",    "optim",      "job",      "plan",   "solve",
+    "shard",   "cost",    "schedule", "methods", "compile",    "simulate", "search", "lua",
+    "capture", "binding", "exec",     "profile", "checkpoint", "data",     "train",  "cuda"};
 
 // Headers that match the pattern may be included in these folders only.
 struct Home {

@@ -10,35 +10,17 @@
 #   "cut": true               a GET that matches sends half of its bytes
 # FOLDER/requests.txt: a line "METHOD PATH?QUERY STATUS BYTES" for each request.
 import ctypes
-import fcntl
 import json
 import os
 import pathlib
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 
+import packages
+
 PACKAGES = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"]
-
-
-def install(folder):
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / "done"
-        if done.exists() and done.read_text() == str(PACKAGES):
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile",
-                   "--only-binary=:all:", "--retries", "1", "--target", str(folder)]
-        result = subprocess.run(command + PACKAGES, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=200)
-        if result.returncode != 0:
-            print(f"no packages: {result.stderr.strip()[-300:]}", flush=True)
-            sys.exit(77)
-        done.write_text(str(PACKAGES))
 
 
 # Sends half of a body and closes the connection.
@@ -95,8 +77,7 @@ def main():
     signal.alarm(300)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     folder, environment = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    install(environment)
-    sys.path.insert(0, str(environment))
+    packages.install(environment, PACKAGES)
     os.environ["S3_UPLOAD_PART_MIN_SIZE"] = "65536"
     os.environ["MOTO_S3_DEFAULT_KEY_BUFFER_SIZE"] = str(1 << 28)
     import logging

@@ -133,6 +133,7 @@ int run(int argc, char** argv) {
   add_job_commands(app, action);
   add_check_command(app, action);
   add_core_commands(app, action);
+  add_tokenize_command(app, action);
   add_solve_command(app, action);
   add_new_command(app, action);
   add_doctor_command(app, action);

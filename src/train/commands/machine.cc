@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "base/network/address.h"
 #include "base/text/bytes.h"
-#include "data/tokenizer.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
+#include "text/tokenizer.h"
 #include "train/ranks/share.h"
 
 namespace perigee::train {
@@ -73,9 +73,9 @@ std::string try_gloo() {
   }
 }
 
-std::string sentencepiece() {
+std::string state_of(void (*open)()) {
   try {
-    data::open_sentencepiece();
+    open();
     return "loads";
   } catch (const Error& error) {
     return error.what();
@@ -133,7 +133,9 @@ std::vector<std::string> describe_machine() {
                                at::get_cpu_capability())});
   add("threads", {fmt::format("{} at most", at::get_num_threads())});
   add("back ends", {"threads: " + try_threads(), "gloo: " + try_gloo(), "nccl: " + cuda.nccl});
-  add("plugins", {"perigee_cuda: " + cuda.plugin, "perigee_sentencepiece: " + sentencepiece()});
+  add("plugins", {"perigee_cuda: " + cuda.plugin,
+                  "perigee_sentencepiece: " + state_of(text::open_sentencepiece),
+                  "perigee_tokenizers: " + state_of(text::open_tokenizers)});
   add("GPUs", cuda.gpus);
   return lines;
 }

@@ -10,11 +10,11 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/stored.h"
 #include "compile/compile.h"
-#include "data/tokenizer.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
 #include "profile/database.h"
 #include "profile/traces.h"
+#include "text/tokenizer.h"
 #include "train/measure/profile_path.h"
 #include "train/output/run_folder.h"
 #include "train/ranks/device.h"
@@ -95,7 +95,7 @@ void sample_text(const Task& task, const SampleOptions& options,
     }
   }
 
-  const auto tokenizer = data::make_tokenizer(job.data.tokenizer);
+  const auto tokenizer = text::make_tokenizer(job.data.tokenizer);
   auto text = tokenizer->encode(options.prompt.empty() ? "\n" : options.prompt);
   print(options.prompt);
   const auto sequence = captured.graph.type(tokens_input->value).shape.at(1);
@@ -118,6 +118,7 @@ void sample_text(const Task& task, const SampleOptions& options,
     text.push_back(draw(logits, options, random));
     // All tokens are decoded together: a token may complete a character of earlier ones.
     const auto now = tokenizer->decode(text);
+    if (now.ends_with("\xef\xbf\xbd") && i + 1 < options.tokens) continue;  // a part of one
     if (now.size() > printed.size()) print(std::string_view(now).substr(printed.size()));
     printed = now;
   }

@@ -15,9 +15,9 @@
 #include "capture/models/models.h"
 #include "checkpoint/safetensors.h"
 #include "data/data.h"
-#include "data/tokenizer.h"
 #include "exec/tensor.h"
 #include "job/model_kinds.h"
+#include "text/tokenizer.h"
 #include "train/task/job_json.h"
 
 namespace perigee::train {
@@ -28,7 +28,7 @@ binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job, st
   settings.file = std::move(file);
   settings.job = job_json(job);
   const bool bytes = job.data.tokenizer == "bytes";
-  settings.job["data"]["vocab"] = bytes ? 256 : data::make_tokenizer(job.data.tokenizer)->vocab();
+  settings.job["data"]["vocab"] = bytes ? 256 : text::make_tokenizer(job.data.tokenizer)->vocab();
   settings.lua.limits = {task.script_seconds, task.script_megabytes};
   settings.lua.seed = static_cast<uint64_t>(job.seed);
   settings.lua.runtime_folder = task.runtime_folder;
@@ -163,7 +163,7 @@ job::Job completed(const Task& task) {
     }
     given = vocab;
   } else if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
-    job.model.values["vocab"] = data::make_tokenizer(job.data.tokenizer)->vocab();
+    job.model.values["vocab"] = text::make_tokenizer(job.data.tokenizer)->vocab();
   }
   if (job.model.kind == "lua") {
     job.model.fields.clear();

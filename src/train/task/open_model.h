@@ -10,7 +10,7 @@
 namespace perigee::train {
 
 // Returns the task's job with the keys that only a library of the torch part can fill: the
-// vocabulary of a SentencePiece tokenizer, and the batch that a model's script declares.
+// vocabulary of a tokenizer, and the batch that a model's script declares.
 job::Job completed(const Task& task);
 
 // Returns the job's model with an example of its batch. Throws Error where it cannot be loaded.

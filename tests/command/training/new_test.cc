@@ -58,8 +58,8 @@ TEST_CASE(
   CHECK_THAT(good.err, Contains(" tokens/s") && !Contains("samples/s"));
   const auto other = train("--set data.tokenizer=strategies/data/jargon.model");
   CHECK(other.status == 2);
-  CHECK_THAT(other.err, Contains("token ids must be below the rows of parameter") &&
-                            Contains("= 256") && Contains("text.txt"));
+  CHECK_THAT(other.err, Contains("ids of data.tokenizer must be below the rows of parameter") &&
+                            Contains("= 256, but ") && Contains("jargon.model has 2048 ids"));
   CHECK_THAT(train("--set data.text=" + (folder / "texts.jsonl")).err,
              Contains("texts.jsonl is JSON") && Contains("texts alone"));
 }

@@ -4,9 +4,9 @@
 #include <sentencepiece_processor.h>
 
 #include "base/fail.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
-namespace perigee::data {
+namespace perigee::text {
 namespace {
 
 class SentencePiece : public Tokenizer {
@@ -14,8 +14,9 @@ class SentencePiece : public Tokenizer {
   explicit SentencePiece(const std::string& path) {
     const auto status = processor_.Load(path);
     if (!status.ok()) {
-      fail("data", "tokenizer must be \"bytes\" or a SentencePiece model, but {}: {}", path,
-           status.ToString());
+      fail("data",
+           "tokenizer must be \"bytes\", a tokenizer.json or a SentencePiece model, but {}: {}",
+           path, status.ToString());
     }
   }
   int64_t vocab() const override { return processor_.GetPieceSize(); }
@@ -37,9 +38,9 @@ class SentencePiece : public Tokenizer {
 };
 
 }  // namespace
-}  // namespace perigee::data
+}  // namespace perigee::text
 
 extern "C" void perigee_sentencepiece(const std::string& path,
-                                      std::unique_ptr<perigee::data::Tokenizer>& tokenizer) {
-  tokenizer = std::make_unique<perigee::data::SentencePiece>(path);
+                                      std::unique_ptr<perigee::text::Tokenizer>& tokenizer) {
+  tokenizer = std::make_unique<perigee::text::SentencePiece>(path);
 }

@@ -1,0 +1,83 @@
+#include "text/tokenizer.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/fail.h"
+#include "base/files/file.h"
+
+namespace perigee::text {
+namespace {
+
+class Bytes : public Tokenizer {
+ public:
+  int64_t vocab() const override { return 256; }
+  std::vector<int64_t> encode(std::string_view text) const override {
+    std::vector<int64_t> tokens;
+    tokens.reserve(text.size());
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  std::string decode(const std::vector<int64_t>& tokens) const override {
+    std::string text;
+    for (const auto token : tokens) text += static_cast<char>(token);
+    return text;
+  }
+  size_t last_cut(std::string_view text, size_t limit) const override {
+    return text.empty() ? 0 : std::min(limit, text.size() - 1);
+  }
+};
+
+// Reads the file with this content.
+using Load = void (*)(const std::string& path, std::unique_ptr<Tokenizer>& tokenizer);
+
+// Loads the plugin from the folder of the library that holds this function. RTLD_DEEPBIND: its
+// symbols come before LibTorch's (text/sentencepiece).
+Load load_plugin(const std::string& name, const char* files) {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&load_plugin), &self) == 0 || !self.dli_fname) {
+    fail_run("data", "the folder of libperigee_core.so must be known to find plugins beside it");
+  }
+  const auto path = std::filesystem::path(self.dli_fname).parent_path() / ("lib" + name + ".so");
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* symbol = library ? dlsym(library, name.c_str()) : nullptr;
+  if (!symbol) {
+    fail_run("data", "{} needs {}, but it does not load: {}", files, path.string(), dlerror());
+  }
+  return reinterpret_cast<Load>(symbol);
+}
+
+Load sentencepiece() {
+  static const Load load = load_plugin("perigee_sentencepiece", "a SentencePiece tokenizer");
+  return load;
+}
+
+Load tokenizers() {
+  static const Load load = load_plugin("perigee_tokenizers", "a tokenizer.json");
+  return load;
+}
+
+// A tokenizer.json is an object; a SentencePiece model begins with a byte below a space.
+bool is_json(const std::string& path) {
+  const auto text = read_file(path, "data");
+  const auto first = text.find_first_not_of(" \t\r\n");
+  return first != text.npos && text[first] == '{';
+}
+
+}  // namespace
+
+size_t Tokenizer::last_cut(std::string_view, size_t) const { return 0; }
+
+void open_sentencepiece() { sentencepiece(); }
+void open_tokenizers() { tokenizers(); }
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
+  if (name == "bytes") return std::make_unique<Bytes>();
+  std::unique_ptr<Tokenizer> tokenizer;
+  (is_json(name) ? tokenizers() : sentencepiece())(name, tokenizer);
+  return tokenizer;
+}
+
+}  // namespace perigee::text

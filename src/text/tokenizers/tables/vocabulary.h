@@ -1,0 +1,32 @@
+// The tokens of a model and their ids.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/reader.h"
+#include "text/tokenizers/tables/string_table.h"
+
+namespace perigee::text {
+
+// Ids are below this: a file with a larger one would take all memory.
+inline constexpr int64_t kMostIds = 1 << 24;
+
+class Vocabulary {
+ public:
+  Vocabulary() = default;
+  explicit Vocabulary(const Reader& json);  // {"token": id}
+
+  void add(std::string_view token, int64_t id);
+  int64_t id(std::string_view token) const { return ids_.find(token); }  // or -1
+  const std::vector<std::string>& tokens() const { return tokens_; }     // by id
+  size_t size() const { return ids_.size(); }
+
+ private:
+  StringTable ids_;
+  std::vector<std::string> tokens_;
+};
+
+}  // namespace perigee::text
