@@ -107,7 +107,7 @@ TEST_CASE("a damaged or unknown tokenizer.json is refused with its place") {
         "[tokenizer] : model.merges: [1] must be two tokens with a space between them, but is "
         "\"abb\"");
   CHECK_THAT(change("/model/vocab/a", -1),
-             Catch::Contains("model.vocab must be ids from 0 to 16777215, but \"a\" has -1"));
+             Catch::Contains("model.vocab must be ids from 0 to 65599, but \"a\" has -1"));
   CHECK_THAT(change("/model/vocab/a", 1 << 24), Catch::Contains("\"a\" has 16777216"));
   CHECK_THAT(change("/model/vocab", 3),
              Catch::Contains("model.vocab must be an object, but is number"));

@@ -1,6 +1,7 @@
 // `perigee tokenize`, and jobs with a tokenizer.json.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,18 @@ TEST_CASE("tokenize prints the ids of a file, and the text of ids") {
   CHECK(tokenize(empty + " --json --tokenizer " + kTokenizer).out == "{\"ids\": []}\n");
   CHECK_THAT(tokenize(file + " --tokenizer bytes", {.columns = 60}).err,
              Contains("tokenizing ") && Contains("a.txt"));
+}
+
+TEST_CASE("a terminal gets valid UTF-8 only") {
+  const Folder folder;
+  const auto ids = folder.write("a.ids", "97 255 195 169");
+  const char* build = std::getenv("PERIGEE_BUILD");
+  const auto command = std::string(build ? build : "build") + "/perigee tokenize " + ids +
+                       " --decode --tokenizer bytes";
+  // script runs the command on a terminal of its own.
+  REQUIRE(std::system(("script -qec '" + command + "' /dev/null >" + (folder / "out")).c_str()) ==
+          0);
+  CHECK(read(folder / "out") == "a\xef\xbf\xbd\xc3\xa9");
 }
 
 TEST_CASE("tokenize refuses files with one sentence, and leaves nothing half written") {

@@ -25,9 +25,6 @@ class Unigram : public Model {
       }
       const auto pair = entry.list();
       const auto score = pair[1].number();
-      if (int64_t(scores_.size()) == kMostIds) {
-        entry.wrong(fmt::format("one of at most {}", kMostIds), "is one more");
-      }
       vocabulary_.add(pair[0].text(), int64_t(scores_.size()));
       scores_.push_back(score);
       least_ = std::min(least_, score);

@@ -65,6 +65,7 @@ class Parser {
   }
 
   Part make_atom(const std::string& text, bool caseless) {
+    if (pattern_.atoms.size() == 500) refuse("more than 500 characters and classes");
     Part part;
     part.text = caseless ? "(?i:" + text + ")" : text;
     pattern_.atoms.push_back(part.text);

@@ -88,10 +88,6 @@ Regex::Regex(std::string_view pattern, const std::string& where, bool joiners)
     : impl_(std::make_unique<Impl>()) {
   impl_->where = where;
   impl_->pattern = parse_pattern(pattern, where, joiners);
-  if (impl_->pattern.atoms.size() > 500) {
-    fail("tokenizer", "{} must have at most 500 characters and classes, but has {}", where,
-         impl_->pattern.atoms.size());
-  }
   impl_->code = compiled(impl_->pattern.translated, where);
   pcre2_jit_compile(impl_->code.get(), PCRE2_JIT_COMPLETE);  // else pcre2_match() interprets
   for (const auto& atom : impl_->pattern.atoms) {

@@ -11,9 +11,6 @@
 
 namespace perigee::text {
 
-// Ids are below this: a file with a larger one would take all memory.
-inline constexpr int64_t kMostIds = 1 << 24;
-
 class Vocabulary {
  public:
   Vocabulary() = default;
