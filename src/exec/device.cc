@@ -9,17 +9,19 @@
 #include "exec/memory/allocator.h"
 #include "exec/memory/dry_run.h"
 #include "exec/memory/host_copies.h"
+#include "exec/memory/shared_memory.h"
 
 namespace perigee::exec {
 namespace {
 
 class CpuDevice : public Device {
  public:
+  explicit CpuDevice(std::shared_ptr<SharedMemory> shared = nullptr) : shared_(std::move(shared)) {}
   at::Device place() const override { return at::kCPU; }
   std::string kind() const override { return fmt::format("cpu {}", at::get_cpu_capability()); }
   Kernel kernel(const Op& op) override { return cpu_kernel(op); }
-  std::shared_ptr<std::byte> allocate(int64_t bytes, bool) override {
-    return allocate_frames(bytes);
+  std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
+    return allocate_frames(bytes, communicates ? shared_.get() : nullptr);
   }
   std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
     return allocate_host_frames(bytes);
@@ -44,6 +46,7 @@ class CpuDevice : public Device {
   int64_t time(int64_t mark) override { return mark; }
 
  private:
+  std::shared_ptr<SharedMemory> shared_;
   HostCopies out_, in_;
   int64_t others_ = 0;
 };
@@ -51,5 +54,9 @@ class CpuDevice : public Device {
 }  // namespace
 
 std::shared_ptr<Device> cpu_device() { return std::make_shared<CpuDevice>(); }
+
+std::shared_ptr<Device> cpu_device(std::shared_ptr<SharedMemory> memory) {
+  return std::make_shared<CpuDevice>(std::move(memory));
+}
 
 }  // namespace perigee::exec

@@ -58,7 +58,9 @@ struct Executor::Impl {
         mesh(m),
         options(std::move(o)),
         device(options.device ? *options.device : *(options.device = cpu_device())),
-        arena(program.frames, device) {}
+        // A GPU registers frames of communication with NCCL; on the CPU, collectives read any frame.
+        arena(program.frames, device,
+              device.place().is_cpu() ? frames_of_collectives(program) : std::vector<bool>()) {}
 
   compile::Program program;
   Communicator& communicator;

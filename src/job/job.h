@@ -180,9 +180,10 @@ struct ClusterConfig {
   double timeout = 60;         // seconds after which a rank that does not answer ends the job
   std::string devices;         // which GPUs of a host its ranks take, "0,2"; "": all
   bool in_process = false;     // ranks are threads of one process
-  std::string messages = "device";  // between stages: device (NCCL on a GPU), gloo
-  std::string file;                 // cluster description, for planning only; "": this machine
-  std::string profile;              // profile database; "": the user's, in the cache folder
+  std::string messages = "device";    // between stages: device (NCCL on a GPU), gloo
+  std::string communicator = "auto";  // between processes: auto, shared (memory), gloo
+  std::string file;                   // cluster description, for planning only; "": this machine
+  std::string profile;                // profile database; "": the user's, in the cache folder
   bool operator==(const ClusterConfig&) const = default;
 };
 

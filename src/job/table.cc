@@ -449,6 +449,14 @@ std::vector<JobKey> other_keys() {
                 "collectives (NCCL on GPUs), or Gloo, through the host's memory, while collectives "
                 "stay with NCCL."},
       {.table = "cluster",
+       .name = "communicator",
+       .field = FIELD(j.cluster.communicator),
+       .allowed = {"auto", "shared", "gloo"},
+       .about =
+           "What carries tensors in the hosts' memory between ranks that are processes: shared "
+           "memory between the ranks of one host and Gloo between hosts (`auto`), shared "
+           "memory only (`shared`: an error where a group of ranks has none), or Gloo only."},
+      {.table = "cluster",
        .name = "file",
        .field = FIELD(j.cluster.file),
        .is_path = true,

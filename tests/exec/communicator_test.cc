@@ -134,7 +134,13 @@ TEST_CASE("every collective between threads equals ATen's op on all operands") {
 }
 
 TEST_CASE("every collective between Gloo processes equals ATen's op on all operands") {
-  for (const auto& error : fork_ranks(GENERATE(2, 3), all_collectives)) REQUIRE(error == "");
+  for (const auto& error : fork_ranks(GENERATE(2, 3), all_collectives, 20s, Carrier::gloo)) {
+    REQUIRE(error == "");
+  }
+}
+
+TEST_CASE("every collective between processes of one host equals ATen's op on all operands") {
+  for (const auto& error : fork_ranks(GENERATE(2, 3, 4), all_collectives)) REQUIRE(error == "");
 }
 
 TEST_CASE("sums of threads are bit-equal from run to run and on all ranks") {
@@ -215,7 +221,7 @@ TEST_CASE(
         if (c.rank() == 1) throw std::runtime_error("the disk is full");
         group->run({.kind = Kind::all_reduce, .input = x, .output = x});
       },
-      5s);
+      5s, Carrier::gloo);
   REQUIRE_THAT(failing[0], Catch::Contains("rank 0: all_reduce over data") &&
                                Catch::Contains("the disk is full"));
   const auto silent = fork_ranks(
@@ -226,12 +232,13 @@ TEST_CASE(
         if (c.rank() == 1) usleep(2500000);
         group->run({.kind = Kind::all_reduce, .input = x, .output = x});
       },
-      1s);
+      1s, Carrier::gloo);
   REQUIRE_THAT(silent[0], Catch::Contains("rank 0: all_reduce over data (ranks 0,1)"));
 }
 
 TEST_CASE("groups of one process may start their first collectives at the same time") {
-  const auto errors = fork_ranks(2, [](Communicator& communicator) {
+  const auto carrier = GENERATE(Carrier::gloo, Carrier::shared);
+  const auto body = [](Communicator& communicator) {
     for (int round = 0; round < 8; ++round) {
       std::vector<std::shared_ptr<Group>> groups;
       for (int i = 0; i < 16; ++i) {
@@ -241,7 +248,8 @@ TEST_CASE("groups of one process may start their first collectives at the same t
       for (const auto& group : groups) works.push_back(group->start({.kind = Kind::barrier}));
       for (const auto& work : works) work->wait();
     }
-  });
+  };
+  const auto errors = fork_ranks(2, body, 20s, carrier);
   CHECK(errors == std::vector<std::string>{"", ""});
 }
 
@@ -290,6 +298,7 @@ TEST_CASE("an echo returns the rank's own operand and waits for no other rank") 
 }
 
 TEST_CASE("a rank that stops before its group is connected is named in the error") {
+  const auto carrier = GENERATE(Carrier::gloo, Carrier::shared);
   const auto errors = fork_ranks(
       3,
       [](Communicator& c) {
@@ -299,7 +308,7 @@ TEST_CASE("a rank that stops before its group is connected is named in the error
         }
         c.group("first", range(3));
       },
-      1s);
+      1s, carrier);
   for (const int rank : {0, 2}) {
     INFO(errors[rank]);
     CHECK_THAT(errors[rank], Catch::Contains("must connect to the group first (ranks 0,1,2)") &&

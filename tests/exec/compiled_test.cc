@@ -227,20 +227,21 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "data parallelism over Gloo processes gives the same losses and weights, and communicates "
-    "while "
-    "it computes") {
+    "data parallelism over processes gives the same losses and weights, through shared memory and "
+    "over Gloo") {
   const Job job;
   Profile profile;
   const auto graph = job.graph(2);
   const auto expected = run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces,
                                   kAdamW);
-  const auto errors = fork_ranks(2, [&](Communicator& c) {
+  const auto carrier = GENERATE(Carrier::shared, Carrier::gloo);
+  const auto body = [&](Communicator& c) {
     // Opened in the child: SQLite connections do not survive a fork.
     profile::Database database(profile.file.path);
     profile::TraceDatabase traces(database);
     must(difference(expected, run_steps(job, graph, 2, c, traces, kAdamW), 1e-10) == "", "outcome");
-  });
+  };
+  const auto errors = fork_ranks(2, body, std::chrono::seconds(20), carrier);
   for (const auto& error : errors) REQUIRE(error == "");
 }
 

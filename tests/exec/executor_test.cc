@@ -330,27 +330,30 @@ TEST_CASE("a failing rank ends the others with its reason") {
 }
 
 TEST_CASE("over Gloo, collectives overlap with ops, and the result equals that of one process") {
-  const auto errors = fork_ranks(2, [](Communicator& c) {
-    Builder b;
-    const auto a = b.bind(Kind::parameter, "a", f32({600, 600}));
-    const auto out = b.bind(Kind::result, "out", f32({1 << 20}));
-    const auto in = b.value(f32({1 << 20}), "in", 2);
-    b.in_place("perigee::copy_", {{"self", in}, {"source", out}}, {in});
-    const auto event = b.all_reduce(in, out);
-    for (int i = 0; i < 8; ++i) b.op("aten::mm", {{"self", a}, {"mat2", a}}, {f32({600, 600})});
-    b.wait(event);
-    Executor executor(b.finish(c.rank()), c, {.axes = {{"data", 2}}});
-    executor.tensor(Kind::result, "out").fill_(static_cast<double>(c.rank() + 1));
-    executor.record(true);
-    executor.run({});
-    must(executor.tensor(Kind::result, "out").eq(3).all().item<bool>(), "sum");
-    must(overlap(executor.intervals()) > 0, "overlap");
-    const auto trace = compile::chrome_trace(executor.intervals(), c.rank(),
-                                             executor.program().streams);
-    must(trace.find("\"comm::all_reduce\"") != std::string::npos &&
-             trace.find("\"aten::mm\"") != std::string::npos,
-         "trace");
-  });
+  const auto errors = fork_ranks(
+      2,
+      [](Communicator& c) {
+        Builder b;
+        const auto a = b.bind(Kind::parameter, "a", f32({600, 600}));
+        const auto out = b.bind(Kind::result, "out", f32({1 << 20}));
+        const auto in = b.value(f32({1 << 20}), "in", 2);
+        b.in_place("perigee::copy_", {{"self", in}, {"source", out}}, {in});
+        const auto event = b.all_reduce(in, out);
+        for (int i = 0; i < 8; ++i) b.op("aten::mm", {{"self", a}, {"mat2", a}}, {f32({600, 600})});
+        b.wait(event);
+        Executor executor(b.finish(c.rank()), c, {.axes = {{"data", 2}}});
+        executor.tensor(Kind::result, "out").fill_(static_cast<double>(c.rank() + 1));
+        executor.record(true);
+        executor.run({});
+        must(executor.tensor(Kind::result, "out").eq(3).all().item<bool>(), "sum");
+        must(overlap(executor.intervals()) > 0, "overlap");
+        const auto trace = compile::chrome_trace(executor.intervals(), c.rank(),
+                                                 executor.program().streams);
+        must(trace.find("\"comm::all_reduce\"") != std::string::npos &&
+                 trace.find("\"aten::mm\"") != std::string::npos,
+             "trace");
+      },
+      std::chrono::seconds(20), Carrier::gloo);
   for (const auto& error : errors) REQUIRE(error == "");
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/network/address.h"
-#include "exec/comm/gloo.h"
+#include "exec/comm/shared/communicator.h"
 
 namespace perigee::exec {
 
@@ -22,12 +22,16 @@ inline void must(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("wrong: " + what);
 }
 
-// Runs `body` in one process for each rank over Gloo; returns each rank's error, "" for none. A
+using Carrier = ProcessOptions::Carrier;
+
+// Runs `body` in one process for each rank; returns each rank's error, "" for none. A
 // rank that hangs is ended by its own alarm. If the test process has run a backward pass, `body`
-// cannot run one.
+// cannot run one. `before(rank)` is called before
+// the rank connects.
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
-    std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+    std::chrono::milliseconds timeout = std::chrono::seconds(20), Carrier carrier = Carrier::shared,
+    const std::function<void(int64_t)>& before = nullptr) {
   const auto listener = listen_at("127.0.0.1", 0, false);
   std::vector<std::pair<pid_t, int>> children;
   for (int64_t rank = 0; rank < world; ++rank) {
@@ -42,13 +46,16 @@ inline std::vector<std::string> fork_ranks(
       std::string error;
       try {
         at::set_num_threads(1);
-        const auto communicator = gloo_communicator(
-            {.port = listener.port,
-             .rank = rank,
-             .world = world,
-             .serve = rank == 0,
-             .listen_socket = rank == 0 ? listener.socket : -1,
-             .timeout = timeout});
+        if (before) before(rank);
+        const auto communicator = process_communicator(
+            {.rendezvous = {.port = listener.port,
+                            .rank = rank,
+                            .world = world,
+                            .serve = rank == 0,
+                            .listen_socket = rank == 0 ? listener.socket : -1,
+                            .timeout = timeout},
+             .carrier = carrier,
+             .local_ranks = world});
         try {
           body(*communicator);
           std::vector<int64_t> all(world);

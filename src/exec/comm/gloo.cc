@@ -354,8 +354,8 @@ void GlooWork::wait() {
 
 class GlooCommunicator : public Communicator {
  public:
-  explicit GlooCommunicator(const GlooOptions& options)
-      : options_(options), meeting_(meet(options)) {}
+  GlooCommunicator(const GlooOptions& options, Meeting meeting)
+      : options_(options), meeting_(std::move(meeting)) {}
 
   ~GlooCommunicator() override { groups_.clear(); }
 
@@ -394,7 +394,12 @@ class GlooCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options) {
-  return std::make_unique<GlooCommunicator>(options);
+  return gloo_communicator(options, meet(options));
+}
+
+std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options,
+                                                const Meeting& meeting) {
+  return std::make_unique<GlooCommunicator>(options, meeting);
 }
 
 }  // namespace perigee::exec

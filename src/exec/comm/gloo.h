@@ -14,5 +14,7 @@ using GlooOptions = RendezvousOptions;
 // after the other on the group's thread, concurrently with compute. Throws Error when the ranks do
 // not join within the time-out.
 std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options);
+// The same for ranks that have met.
+std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options, const Meeting& meeting);
 
 }  // namespace perigee::exec

@@ -5,8 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <type_traits>
+#include <vector>
 
 #include "exec/kernels/element.h"
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 namespace perigee::exec {
 namespace {
@@ -27,6 +34,57 @@ void add(W* sum, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<W>(x[i]);
 }
 
+// Elements of another type as those that are added up, and back.
+PERIGEE_SIMD void widen(float* tile, const c10::BFloat16* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) tile[i] = load(x, i);
+}
+PERIGEE_SIMD void narrow(c10::BFloat16* to, const float* tile, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) store(to, i, tile[i]);
+}
+template <class W, class T>
+void widen(W* tile, const T* x, int64_t n) {
+  if constexpr (std::is_same_v<W, T>) {
+    std::memcpy(tile, x, static_cast<size_t>(n) * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < n; ++i) tile[i] = static_cast<W>(x[i]);
+  }
+}
+template <class T, class W>
+void narrow(T* to, const W* tile, int64_t n) {
+  if constexpr (std::is_same_v<W, T>) {
+    std::memcpy(to, tile, static_cast<size_t>(n) * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(tile[i]);
+  }
+}
+
+#if defined(__x86_64__)
+// Copies whole vectors past the caches, and returns the bytes that it has copied.
+size_t stream(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) != 0) return 0;
+  auto* target = static_cast<__m128i*>(to);
+  const auto* source = static_cast<const __m128i*>(from);
+  const size_t vectors = bytes / sizeof(__m128i);
+  for (size_t i = 0; i < vectors; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
+  return vectors * sizeof(__m128i);
+}
+void end_stream() { _mm_sfence(); }
+#else
+size_t stream(void*, const void*, size_t) { return 0; }
+void end_stream() {}
+#endif
+
+template <class T, class W>
+void narrow(T* to, const W* tile, int64_t n, bool streams) {
+  if constexpr (std::is_same_v<W, T>) {
+    const auto bytes = static_cast<size_t>(n) * sizeof(T);
+    const auto streamed = streams ? stream(to, tile, bytes) : 0;
+    std::memcpy(reinterpret_cast<std::byte*>(to) + streamed,
+                reinterpret_cast<const std::byte*>(tile) + streamed, bytes - streamed);
+    return;
+  }
+  narrow(to, tile, n);
+}
 template <class T, class W>
 void combine(W* tile, const T* x, int64_t n, Reduce reduce) {
   switch (reduce) {
@@ -43,31 +101,42 @@ void combine(W* tile, const T* x, int64_t n, Reduce reduce) {
 
 }  // namespace
 
+void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inputs,
+                     std::span<std::byte* const> outputs, Reduce reduce, int64_t begin, int64_t end,
+                     bool streams) {
+  AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, type, "reduce", [&] {
+    using W = std::conditional_t<std::is_same_v<scalar_t, bool>, int, at::opmath_type<scalar_t>>;
+    constexpr int64_t kTile = 2048;
+    alignas(64) std::array<W, kTile> tile;
+    for (int64_t at = begin; at < end; at += kTile) {
+      const int64_t n = std::min(kTile, end - at);
+      widen(tile.data(), reinterpret_cast<const scalar_t*>(inputs[0]) + at, n);
+      for (const auto* input : inputs.subspan(1)) {
+        combine(tile.data(), reinterpret_cast<const scalar_t*>(input) + at, n, reduce);
+      }
+      if (reduce == Reduce::average) {
+        const auto ranks = static_cast<W>(inputs.size());
+        for (int64_t i = 0; i < n; ++i) tile[i] /= ranks;
+      }
+      for (auto* output : outputs) {
+        narrow(reinterpret_cast<scalar_t*>(output) + at, tile.data(), n, streams);
+      }
+    }
+  });
+  if (streams) end_stream();
+}
+
 void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs,
                      Reduce reduce, int64_t begin, int64_t end) {
-  AT_DISPATCH_ALL_TYPES_AND3(
-      at::kBool, at::kHalf, at::kBFloat16, inputs[0].scalar_type(), "reduce", [&] {
-        using W =
-            std::conditional_t<std::is_same_v<scalar_t, bool>, int, at::opmath_type<scalar_t>>;
-        constexpr int64_t kTile = 2048;
-        alignas(64) std::array<W, kTile> tile;
-        for (int64_t at = begin; at < end; at += kTile) {
-          const int64_t n = std::min(kTile, end - at);
-          const auto* first = inputs[0].const_data_ptr<scalar_t>() + at;
-          for (int64_t i = 0; i < n; ++i) tile[i] = static_cast<W>(first[i]);
-          for (const auto& input : inputs.subspan(1)) {
-            combine(tile.data(), input.const_data_ptr<scalar_t>() + at, n, reduce);
-          }
-          if (reduce == Reduce::average) {
-            const auto ranks = static_cast<W>(inputs.size());
-            for (int64_t i = 0; i < n; ++i) tile[i] /= ranks;
-          }
-          for (const auto& output : outputs) {
-            auto* to = output.mutable_data_ptr<scalar_t>() + at;
-            for (int64_t i = 0; i < n; ++i) to[i] = static_cast<scalar_t>(tile[i]);
-          }
-        }
-      });
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  for (const auto& input : inputs) {
+    from.push_back(static_cast<const std::byte*>(input.const_data_ptr()));
+  }
+  for (const auto& output : outputs) {
+    to.push_back(static_cast<std::byte*>(output.mutable_data_ptr()));
+  }
+  reduce_elements(inputs[0].scalar_type(), from, to, reduce, begin, end);
 }
 
 }  // namespace perigee::exec

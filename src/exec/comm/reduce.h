@@ -3,15 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "mesh/placement.h"
 
 namespace perigee::exec {
 
-// Writes to every tensor of `outputs` the reduction of `inputs`, in their order, for elements
-// [begin, end). All are contiguous with one element type; bfloat16 and float16 are added up in
-// float32. An output may be an input. Throws Error for an element type that cannot be reduced.
+// Writes to every buffer of `outputs` the reduction of `inputs`, in their order, for elements
+// [begin, end). All have elements of `type`; bfloat16 and float16 are added up in float32. An
+// output may be an input. `streams`: the results are too large for the caches, which they bypass.
+// Throws Error for an element type that cannot be reduced.
+void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inputs,
+                     std::span<std::byte* const> outputs, mesh::Reduce reduce, int64_t begin,
+                     int64_t end, bool streams = false);
+
+// The same for contiguous tensors of one element type.
 void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs,
                      mesh::Reduce reduce, int64_t begin, int64_t end);
 

@@ -1,32 +1,30 @@
 #include "exec/comm/threads.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "base/fail.h"
-#include "exec/comm/reduce.h"
+#include "exec/comm/pieces.h"
 
 namespace perigee::exec {
 namespace {
 
 using Kind = Collective::Kind;
-using at::Tensor;
 
 // One collective of one group. It runs in pieces after the last rank has joined; ranks that wait
 // for it share the pieces.
 struct SharedCollective {
   std::vector<Transfer> transfers;  // by position in its ranks
+  std::vector<Operands> operands;   // set when all have joined
+  JointTransfer joint;
   std::vector<bool> joined;
   size_t joined_count = 0;
   int64_t began = 0;
@@ -49,111 +47,10 @@ struct World {
   std::map<std::string, std::shared_ptr<SharedCollective>> open;  // not all ranks have joined
 };
 
-constexpr int64_t kPiece = 32768;  // elements
-
-int64_t pieces_of(const SharedCollective& collective) {
-  const auto& t = collective.transfers[0];
-  const auto n = static_cast<int64_t>(collective.transfers.size());
-  switch (t.kind) {
-    case Kind::all_reduce:
-      return std::max<int64_t>(1, (t.input.numel() + kPiece - 1) / kPiece);
-    case Kind::all_gather:
-    case Kind::all_to_all:
-      return n * n;
-    case Kind::reduce_scatter:
-    case Kind::broadcast:
-      return n;
-    default:
-      return 1;
-  }
-}
-
-int64_t sum_before(const std::vector<int64_t>& counts, int64_t index) {
-  int64_t sum = 0;
-  for (int64_t i = 0; i < index; ++i) sum += counts[i];
-  return sum;
-}
-
-void copy_elements(const Tensor& from, int64_t first, const Tensor& to, int64_t at, int64_t count) {
-  if (count == 0) return;
-  const auto size = static_cast<int64_t>(from.element_size());
-  const auto* source = static_cast<const char*>(from.const_data_ptr()) + first * size;
-  auto* target = static_cast<char*>(to.mutable_data_ptr()) + at * size;
-  if (source != target) std::memmove(target, source, static_cast<size_t>(count * size));
-}
-
-void run_piece(SharedCollective& collective, int64_t piece) {
-  auto& all = collective.transfers;
-  const auto n = static_cast<int64_t>(all.size());
-  const auto column = [&](Tensor Transfer::*member) {
-    std::vector<Tensor> tensors;
-    for (auto& t : all) tensors.push_back(t.*member);
-    return tensors;
-  };
-  switch (all[0].kind) {
-    case Kind::all_reduce: {
-      const int64_t begin = piece * kPiece, end = std::min(begin + kPiece, all[0].input.numel());
-      return reduce_elements(column(&Transfer::input), column(&Transfer::output), all[0].reduce,
-                             begin, end);
-    }
-    case Kind::reduce_scatter: {
-      const auto& counts = all[0].input_counts;
-      const int64_t at = sum_before(counts, piece), count = counts[piece];
-      if (count == 0) return;
-      std::vector<Tensor> inputs;
-      for (auto& t : all) inputs.push_back(t.input.narrow(0, at, count));
-      return reduce_elements(inputs, std::span(&all[piece].output, 1), all[0].reduce, 0, count);
-    }
-    case Kind::all_gather: {
-      const int64_t from = piece / n, to = piece % n;
-      const auto& counts = all[to].output_counts;
-      return copy_elements(all[from].input, 0, all[to].output, sum_before(counts, from),
-                           counts[from]);
-    }
-    case Kind::all_to_all: {
-      const int64_t from = piece / n, to = piece % n;
-      return copy_elements(all[from].input, sum_before(all[from].input_counts, to), all[to].output,
-                           sum_before(all[to].output_counts, from), all[from].input_counts[to]);
-    }
-    case Kind::broadcast:
-      return copy_elements(all[all[0].peer].input, 0, all[piece].output, 0,
-                           all[piece].output.numel());
-    case Kind::send:
-    case Kind::receive: {
-      const int sender = all[0].kind == Kind::send ? 0 : 1;
-      return copy_elements(all[sender].input, 0, all[1 - sender].output, 0,
-                           all[sender].input.numel());
-    }
-    case Kind::barrier:
-      return;
-  }
-}
-
-// Returns an error text for a collective whose ranks started different collectives, or "".
-std::string mismatch(const SharedCollective& collective, const Group& group) {
-  const auto& first = collective.transfers[0];
-  const auto numel = [](const Transfer& t) {
-    return t.input.defined() ? t.input.numel() : t.output.defined() ? t.output.numel() : 0;
-  };
-  const auto type = [](const Transfer& t) {
-    return t.input.defined()    ? t.input.scalar_type()
-           : t.output.defined() ? t.output.scalar_type()
-                                : at::kByte;
-  };
-  for (const auto& t : collective.transfers) {
-    const bool pair = (first.kind == Kind::send && t.kind == Kind::receive) ||
-                      (first.kind == Kind::receive && t.kind == Kind::send);
-    const bool sizes = numel(t) == numel(first) || t.kind == Kind::all_gather ||
-                       t.kind == Kind::all_to_all;
-    if ((t.kind != first.kind && !pair) || !sizes || type(t) != type(first) ||
-        t.reduce != first.reduce) {
-      return fmt::format(
-          "all ranks of {} must start the same collective, but got {} of {} {} and {} of {} {}",
-          group.name(), name_of(first.kind), numel(first), c10::toString(type(first)),
-          name_of(t.kind), numel(t), c10::toString(type(t)));
-    }
-  }
-  return "";
+std::vector<Call> calls_of(const SharedCollective& collective) {
+  std::vector<Call> calls;
+  for (const auto& transfer : collective.transfers) calls.push_back(call_of(transfer));
+  return calls;
 }
 
 class ThreadGroup : public Group {
@@ -218,7 +115,7 @@ class ThreadWork : public Work {
     std::string error;
     for (int64_t piece; (piece = collective.next.fetch_add(1)) < collective.pieces; ++mine) {
       try {
-        run_piece(collective, piece);
+        run_piece(collective.joint, piece);
       } catch (const std::exception& e) {
         error = e.what();
       }
@@ -289,13 +186,17 @@ std::shared_ptr<Work> ThreadGroup::transfer(Transfer transfer) {
   auto work = std::make_shared<ThreadWork>(*this, collective, position, who);
   if (++collective->joined_count < who.size()) return work;
   world_->open.erase(key);
-  if (const auto wrong = mismatch(*collective, *this); !wrong.empty()) {
+  const auto calls = calls_of(*collective);
+  if (const auto wrong = mismatch(calls, name()); !wrong.empty()) {
     world_->failure = wrong;
     world_->changed.notify_all();
     fail_run("communicator", "rank {}: {}", rank(), wrong);
   }
   collective->began = now();
-  collective->pieces = pieces_of(*collective);
+  for (const auto& call : calls) collective->operands.push_back(call.operands);
+  collective->joint = {calls[0].kind, calls[0].type, calls[0].reduce, calls[0].peer,
+                       collective->operands};
+  collective->pieces = pieces_of(collective->joint);
   world_->changed.notify_all();
   lock.unlock();
   ThreadWork::help(*collective, *world_);

@@ -14,6 +14,8 @@
 #include <string>
 
 #include "base/fail.h"
+#include "base/log_once.h"
+#include "exec/memory/shared_memory.h"
 
 namespace perigee::exec {
 namespace {
@@ -56,6 +58,7 @@ bool in_arena(const void* address) {
 // ---- counters
 
 std::atomic<int64_t> arena_bytes{0}, other_bytes{0}, peak_bytes{0}, host_bytes{0};
+std::atomic<int64_t> shared_bytes{0};  // of arena_bytes: in shared memory
 
 void count(std::atomic<int64_t>& counter, int64_t bytes) {
   counter.fetch_add(bytes, std::memory_order_relaxed);
@@ -187,24 +190,16 @@ void install_allocator() {
   });
 }
 
-std::shared_ptr<std::byte> allocate_frames(int64_t bytes) {
-  install_allocator();
-  struct Frames {
-    c10::DataPtr memory;
-    int64_t bytes = 0;
-    size_t slot = 0;
+namespace {
 
-    ~Frames() {
-      arenas[slot].store(nullptr);
-      arena_bytes.fetch_sub(bytes);
-    }
-  };
+// Returns zeroed memory of this process, or nullptr where there is not enough.
+std::shared_ptr<std::byte> private_memory(int64_t bytes) {
   c10::DataPtr memory;
   try {
     memory = PlannedAllocator::instance->upstream()->allocate(
         static_cast<size_t>(std::max<int64_t>(bytes, 64)));
   } catch (const c10::Error&) {
-    fail_run("exec", "the program's frames need {} bytes of memory, but less is free", bytes);
+    return nullptr;
   }
   auto* begin = static_cast<std::byte*>(memory.get());
   // Large pages where the system gives them: fewer misses on big frames.
@@ -214,11 +209,48 @@ std::shared_ptr<std::byte> allocate_frames(int64_t bytes) {
     madvise(reinterpret_cast<void*>(page), static_cast<size_t>(room / 4096 * 4096), MADV_HUGEPAGE);
   }
   std::memset(begin, 0, static_cast<size_t>(bytes));
-  const auto slot = register_arena(begin, bytes);
+  const auto owner = std::make_shared<c10::DataPtr>(std::move(memory));
+  return {owner, begin};
+}
+
+std::shared_ptr<std::byte> shared_memory(int64_t bytes, SharedMemory& shared) {
+  try {
+    return shared.allocate(bytes);
+  } catch (const Error& error) {
+    log::once(log::Level::warn,
+              fmt::format("collectives copy their operands, which are in private memory: {}",
+                          error.what()));
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> allocate_frames(int64_t bytes, SharedMemory* shared) {
+  install_allocator();
+  struct Frames {
+    std::shared_ptr<std::byte> memory;
+    int64_t bytes = 0, shared_bytes = 0;
+    size_t slot = 0;
+
+    ~Frames() {
+      arenas[slot].store(nullptr);
+      arena_bytes.fetch_sub(bytes);
+      exec::shared_bytes.fetch_sub(shared_bytes);
+    }
+  };
   auto frames = std::make_shared<Frames>();
-  frames->memory = std::move(memory);
+  if (shared && bytes > 0) frames->memory = shared_memory(bytes, *shared);
+  const bool in_shared = frames->memory != nullptr;
+  if (!in_shared) frames->memory = private_memory(bytes);
+  if (!frames->memory) {
+    fail_run("exec", "the program's frames need {} bytes of memory, but less is free", bytes);
+  }
+  auto* begin = frames->memory.get();
+  frames->slot = register_arena(begin, bytes);
   frames->bytes = bytes;
-  frames->slot = slot;
+  frames->shared_bytes = in_shared ? bytes : 0;
+  exec::shared_bytes.fetch_add(frames->shared_bytes);
   count(arena_bytes, bytes);
   return {frames, begin};
 }
@@ -279,7 +311,8 @@ int64_t library_bytes() {
     if (!line.starts_with("RssAnon:")) continue;
     const int64_t resident = std::atoll(line.c_str() + 8) << 10;
     const auto counted = memory_count();
-    return std::max<int64_t>(0, resident - counted.arenas - counted.others - counted.host);
+    const int64_t own_arenas = counted.arenas - shared_bytes.load();
+    return std::max<int64_t>(0, resident - own_arenas - counted.others - counted.host);
   }
   return 0;
 }

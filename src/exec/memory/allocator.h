@@ -18,9 +18,12 @@ namespace perigee::exec {
 // Installs the allocator in this process; later calls do nothing. Existing tensors stay valid.
 void install_allocator();
 
+class SharedMemory;
+
 // Returns zeroed memory for a program's frames, 64-byte aligned, in which planned allocations may
-// be served. Throws Error when there is not enough.
-std::shared_ptr<std::byte> allocate_frames(int64_t bytes);
+// be served. `shared`: it lies there, unless there is too little of it: then in private memory,
+// which a line of the log says once. Throws Error when there is not enough.
+std::shared_ptr<std::byte> allocate_frames(int64_t bytes, SharedMemory* shared = nullptr);
 
 // Returns zeroed memory, 64-byte aligned, for offloaded values. It counts neither as LibTorch's
 // allocations nor in memory_count()'s peak. Throws Error when there is not enough.

@@ -2,24 +2,50 @@
 
 #include <ATen/ATen.h>
 
+#include "compile/draft/draft.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
 
 using Kind = compile::Frame::Kind;
 
-Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
+std::vector<bool> frames_of_collectives(const compile::Program& program) {
+  constexpr int64_t kLarge = 256 << 10;  // bytes
+  std::vector<bool> used(program.frames.size());
+  const auto mark = [&](graph::ValueId v) {
+    if (!v.defined()) return;
+    const auto& value = program.values[v.index];
+    if (value.place.frame >= 0 && value.type.bytes() >= kLarge) used[value.place.frame] = true;
+  };
+  for (const auto& section : program.sections) {
+    for (const auto& instruction : section.instructions) {
+      if (instruction.kind != compile::Instruction::Kind::collective) continue;
+      if (compile::is_copy(instruction.op)) continue;
+      compile::each_operand(instruction, mark);
+      for (const auto v : instruction.outputs) mark(v);
+    }
+  }
+  return used;
+}
+
+Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
+             const std::vector<bool>& communicates)
     : place_(device.place()), memory_(std::make_shared<Memory>()) {
+  const auto communicating = [&](size_t frame) {
+    return frames[frame].kind == Kind::communication ||
+           (!communicates.empty() && communicates[frame]);
+  };
   const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
   int64_t communication = 0, host = 0;
-  for (const auto& frame : frames) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto& frame = frames[i];
     if (frame.borrowed) continue;
     if (frame.host) {
       host += rounded(frame) * frame.copies;
       continue;
     }
     bytes_ += rounded(frame) * frame.copies;
-    if (frame.kind == Kind::communication) communication += rounded(frame) * frame.copies;
+    if (communicating(i)) communication += rounded(frame) * frame.copies;
   }
   memory_->plain = device.allocate(bytes_ - communication, false);
   if (communication > 0) memory_->communication = device.allocate(communication, true);
@@ -27,10 +53,11 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
   auto* plain = memory_->plain.get();
   auto* shared = memory_->communication.get();
   auto* kept = memory_->host.get();
-  for (const auto& frame : frames) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto& frame = frames[i];
     auto& copies = addresses_.emplace_back();
     if (frame.borrowed) continue;
-    auto*& next = frame.host ? kept : frame.kind == Kind::communication && shared ? shared : plain;
+    auto*& next = frame.host ? kept : communicating(i) && shared ? shared : plain;
     for (int64_t copy = 0; copy < frame.copies; ++copy) {
       copies.push_back(next);
       next += rounded(frame);

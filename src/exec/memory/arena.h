@@ -13,12 +13,18 @@
 
 namespace perigee::exec {
 
+// Returns, by frame, whether collectives between ranks have large operands or results in it.
+// Smaller ones are copied faster than the host maps them.
+std::vector<bool> frames_of_collectives(const compile::Program& program);
+
 // The frames, zeroed: one allocation for all, one for frames that collectives use and one in the
 // host's memory. All are freed with the arena's last tensor.
 class Arena {
  public:
-  // Throws Error when there is not enough memory.
-  Arena(const std::vector<compile::Frame>& frames, Device& device);
+  // `communicates`, by frame: collectives use it, though it is of another kind. Throws Error when
+  // there is not enough memory.
+  Arena(const std::vector<compile::Frame>& frames, Device& device,
+        const std::vector<bool>& communicates = {});
 
   // Returns the address of each frame: of the copy that `slot` (an entry of Program::slots) names,
   // or of the first copy where it is empty.

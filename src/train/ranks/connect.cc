@@ -4,8 +4,8 @@
 
 #include "base/log_format.h"
 #include "base/network/address.h"
-#include "exec/comm/gloo.h"
 #include "exec/comm/select.h"
+#include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
 #include "train/ranks/device.h"
 #include "train/ranks/shared_settings.h"
@@ -19,6 +19,24 @@ std::chrono::milliseconds timeout_of(const job::Job& job) {
 
 exec::Messages messages(const job::Job& job) {
   return job.cluster.messages == "gloo" ? exec::Messages::by_host : exec::Messages::by_device;
+}
+
+exec::ProcessOptions::Carrier carrier(const job::Job& job) {
+  using Carrier = exec::ProcessOptions::Carrier;
+  if (job.cluster.communicator == "gloo") return Carrier::gloo;
+  return job.cluster.communicator == "shared" ? Carrier::shared : Carrier::automatic;
+}
+
+// Returns the memory of the frames that collectives use, or nullptr where no rank of this host
+// reads another one's. A process that gets none reports why when its groups connect.
+std::shared_ptr<exec::SharedMemory> shared_memory(const job::Job& job,
+                                                  const job::RankPlace& place) {
+  if (place.local_world == 1 || carrier(job) == exec::ProcessOptions::Carrier::gloo) return nullptr;
+  try {
+    return exec::SharedMemory::open();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 
 exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
@@ -46,7 +64,8 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
   Connection made;
   made.local_ranks = place.local_world;
   const bool gpu = uses_gpu(job, place.rank == 0);
-  const auto open = [&] { made.device = gpu ? open_gpu(job, place) : exec::cpu_device(); };
+  const auto memory = shared_memory(job, place);
+  const auto open = [&] { made.device = gpu ? open_gpu(job, place) : exec::cpu_device(memory); };
   if (place.world == 1) {
     open();
     made.communicator = made.tensors = exec::single_communicator();
@@ -64,7 +83,11 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
     }
   }
   const auto options = rendezvous(job, place);
-  made.communicator = made.tensors = exec::gloo_communicator(options);
+  made.communicator = made.tensors = exec::process_communicator({.rendezvous = options,
+                                                                 .carrier = carrier(job),
+                                                                 .local_ranks = place.local_world,
+                                                                 .threads = job.cluster.threads,
+                                                                 .memory = memory});
   try {
     if (place.rank != 0) open();
     made.tensors = exec::communicator_of(made.device, made.communicator, options, messages(job));
