@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -98,11 +99,13 @@ Sharing::Sharing(ProcessOptions options)
     text = kNone + unavailable_;
   }
   const int64_t found = cores();
-  process_ = {.store = meeting_.store,
-              .memory = options_.memory,
-              .timeout = options_.rendezvous.timeout,
-              .crowded = options_.local_ranks > found,
-              .helps = options_.local_ranks * options_.threads < found};
+  process_ = {
+      .store = meeting_.store,
+      .memory = options_.memory,
+      .timeout = options_.rendezvous.timeout,
+      // A rank that is bound to one core has company on the others.
+      .crowded = options_.local_ranks > (found == 1 ? sysconf(_SC_NPROCESSORS_ONLN) : found),
+      .helps = options_.local_ranks * options_.threads < found};
   meeting_.store->set(key(fmt::format("process/{}", rank())), bytes_of(text));
   gloo_ = gloo_communicator(options_.rendezvous, meeting_);
 }

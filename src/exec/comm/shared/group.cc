@@ -44,8 +44,7 @@ class SharedWork : public Work {
 namespace {
 
 constexpr int64_t kInline = 8;  // pieces that a rank runs rather than wake others for
-constexpr auto kSpin = std::chrono::microseconds(50);
-constexpr int64_t kLook = 40;  // milliseconds of sleep between looks at the other ranks
+constexpr int64_t kLook = 40;   // milliseconds of sleep between looks at the other ranks
 
 void pause() {
 #if defined(__x86_64__)
@@ -327,14 +326,19 @@ void SharedGroup::help() {
   for (const auto& work : running) run_pieces(*work);
 }
 
-// Returns after a phase other than `seen`, or a while.
-void SharedGroup::rest(Slot& slot, uint32_t seen) const {
-  const auto until = steady_clock::now() + kSpin;
+// Returns after a phase other than `seen`, or a while. Where spinning was in vain, the next wait
+// spins for half as long: the peer computes, or another program has its core.
+void SharedGroup::rest(Slot& slot, uint32_t seen) {
+  const auto limit = spin_.load(std::memory_order_relaxed);
+  const auto until = now() + limit;
   for (int i = 1; !process_.crowded && slot.phase.load() == seen; ++i) {
     pause();
-    if (i % 64 == 0 && steady_clock::now() > until) break;
+    if (i % 64 == 0 && now() > until) break;
   }
-  if (slot.phase.load() == seen) slot.sleep(seen, kLook);
+  const bool in_vain = slot.phase.load() == seen;
+  spin_.store(in_vain ? std::max(limit / 2, kLeastSpin) : std::min(limit * 2, kMostSpin),
+              std::memory_order_relaxed);
+  if (in_vain) slot.sleep(seen, kLook);
 }
 
 void SharedGroup::wait(SharedWork& work) {

@@ -3,6 +3,7 @@
 // the last one to join, those that wait, and their helper threads where the host has idle cores.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -72,7 +73,7 @@ class SharedGroup : public Group {
   bool enter(SharedWork& work);
   void run_pieces(SharedWork& work);
   void wait(SharedWork& work);
-  void rest(Slot& slot, uint32_t seen) const;
+  void rest(Slot& slot, uint32_t seen);
   void finish(SharedWork& work);
   // Returns the positions of the ranks that have not joined the work.
   std::vector<int64_t> missing(const SharedWork& work) const;
@@ -81,7 +82,10 @@ class SharedGroup : public Group {
   void check_time(const SharedWork& work, std::chrono::steady_clock::duration waited) const;
   [[noreturn]] void fail_transfer(const SharedWork& work, const std::string& cause) const;
 
+  static constexpr int64_t kLeastSpin = 5'000, kMostSpin = 50'000;  // nanoseconds
+
   SharedProcess process_;
+  std::atomic<int64_t> spin_ = kMostSpin;
   std::vector<std::shared_ptr<PeerMemory>> peers_;
   std::shared_ptr<std::byte> segment_;
   GroupLayout layout_;
