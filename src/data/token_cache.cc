@@ -109,6 +109,7 @@ TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokeniz
     }
     return mapped(file, width);
   } catch (const Error& error) {
+    if (error.status() == Status::invalid) throw;  // the tokenizer has no ids for the text
     if (cache.warn) {
       log::once(log::Level::warn,
                 fmt::format("data: tokens are not cached, and every rank tokenizes for itself: {}",

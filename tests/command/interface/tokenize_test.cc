@@ -131,4 +131,10 @@ TEST_CASE("a job trains and samples with a tokenizer.json, and says when the mod
   CHECK(small.status == 2);
   CHECK_THAT(small.err, Contains("= 200, but ") && Contains("tokenizer.json has 260 ids"));
   CHECK_THAT(small.err, !Contains("step 1/"));
+  folder.write("lacks.json",
+               R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}})");
+  const auto lacks = run(
+      "train " + job + " --overwrite --set data.tokenizer=" + (folder / "lacks.json"), how);
+  CHECK(lacks.status == 2);
+  CHECK_THAT(lacks.err, Contains("model.unk_token must be a token") && !Contains("not cached"));
 }
