@@ -76,7 +76,8 @@ std::string difference(const exec::Tensors& expected, const exec::Tensors& got, 
   return "";
 }
 
-void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& forward) {
+void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& forward,
+                  double tolerance) {
   const auto captured = capture(module, batch, forward);
   // A buffer without a new value keeps its old value.
   exec::Tensors got = evaluate(module, captured, batch);
@@ -92,7 +93,7 @@ void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& 
   for (const auto& [other, first] : captured.tied) expected.erase("gradient:" + other);
   const auto text = graph::print(captured.graph);
   INFO(text.substr(0, 20000));
-  CHECK(difference(expected, got, 1e-12) == "");
+  CHECK(difference(expected, got, tolerance) == "");
   for (const auto& node : captured.graph.nodes) {
     CHECK(node.op.find("_.") == std::string::npos);
     CHECK(node.op.back() != '_');
@@ -126,11 +127,11 @@ LayerModel model_of(const Layer& layer) {
   return {harness, batch, forward};
 }
 
-void check_layer(const Layer& layer) {
+void check_layer(const Layer& layer, double tolerance) {
   INFO(layer.name);
   const auto model = model_of(layer);
   try {
-    check_parity(*model.module, model.batch, model.forward);
+    check_parity(*model.module, model.batch, model.forward, tolerance);
   } catch (const Error& error) {
     FAIL_CHECK(layer.name << ": " << error.what());
   } catch (const c10::Error& error) {

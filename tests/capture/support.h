@@ -27,9 +27,10 @@ exec::Tensors eager(torch::nn::Module& module, const Batch& batch, const Forward
 // Returns the first difference above the tolerance (relative to 1 + the largest element), or "".
 std::string difference(const exec::Tensors& expected, const exec::Tensors& got, double tolerance);
 
-// Checks that graph and eager run (with the graph's random draws) agree to 1e-12 in loss, results,
-// gradients and new buffers, that no node writes and that none has strides.
-void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& forward);
+// Checks that graph and eager run (with the graph's random draws) agree in loss, results, gradients
+// and new buffers, that no node writes and that none has strides. `tolerance`: as of difference.
+void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& forward,
+                  double tolerance = 1e-12);
 
 // A layer with its inputs. Floating inputs become parameters, so that gradients to them are
 // compared too; the loss mixes all elements of all outputs.
@@ -49,7 +50,7 @@ struct LayerModel {
 };
 LayerModel model_of(const Layer& layer);
 
-void check_layer(const Layer& layer);
+void check_layer(const Layer& layer, double tolerance = 1e-12);
 
 // Returns a layer that calls holder->forward(inputs...).
 template <size_t Inputs, class Holder>

@@ -28,6 +28,12 @@ at::Tensor rand(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
   return current->take(at::empty(sizes, at::TensorOptions().dtype(dtype)));
 }
 
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& self, double p,
+                                                  std::optional<bool>) {
+  const auto kept = current->take(self);
+  return {self * kept * (1 / (1 - p)), kept.to(torch::kBool)};
+}
+
 // rrelu_with_noise with given draws; LibTorch's kernel draws its own.
 struct Leaky : torch::autograd::Function<Leaky> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& self,
@@ -63,7 +69,9 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, m) {
   m.impl("dropout", dropout);
   m.impl("bernoulli_.float", bernoulli);
+  m.impl("native_dropout", native_dropout);
   m.impl("rand", rand);
+  m.impl("randn", rand);
   m.impl("rrelu", rrelu);
 }
 

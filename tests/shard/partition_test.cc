@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "graph/ops.h"
+#include "shard/propagate/matched_rules.h"
 #include "tests/shard/support.h"
 
 namespace perigee::shard {
@@ -160,6 +161,10 @@ TEST_CASE("an op without a rule runs replicated and is listed once") {
   const auto sharding = propagate(g, plan_for(g, "data=2"));
   CHECK(sharding.replicated_ops == std::vector<std::string>{"my::relu"});
   CHECK(placement(g, sharding, "fc1/relu.0") == "R");
+  const auto uncovered = uncovered_ops(g, plan_for(g, "data=2"));
+  REQUIRE(uncovered.size() == 1);
+  CHECK(uncovered[0].op == "my::relu");
+  CHECK(uncovered[0].scope == "fc1");
 }
 
 TEST_CASE("a rule in the plan covers an op") {

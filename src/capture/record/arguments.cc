@@ -101,7 +101,7 @@ std::string scalar_overload(const Recorded& call) {
   if (dot == name.npos || call.values.size() < 2) return "";
   const auto first = call.values.tensor(0), second = call.values.tensor(1);
   if (!first.defined() || first.is_cpu() || !second.defined() || !second.is_cpu() ||
-      !second.unsafeGetTensorImpl()->is_wrapped_number()) {
+      second.is_complex() || !second.unsafeGetTensorImpl()->is_wrapped_number()) {
     return "";
   }
   const auto overload = "Scalar" + name.substr(dot + 7);  // Tensor_mode: Scalar_mode
@@ -114,7 +114,8 @@ std::string scalar_overload(const Recorded& call) {
 }  // namespace
 
 std::vector<graph::ValueId> emit_call(Session& session, const Recorded& call) {
-  const auto overload = scalar_overload(call);
+  auto overload = scalar_overload(call);
+  const auto& name = call.op.name;
   const auto sizes = graph::size_argument(call.op.name);
   Arguments arguments;
   bool has_dtype = false, has_operand = false;
@@ -124,8 +125,15 @@ std::vector<graph::ValueId> emit_call(Session& session, const Recorded& call) {
     if (is_placement(argument.name()) || argument.name() == sizes || is_default(argument, value)) {
       continue;
     }
-    auto arg = i == 1 && !overload.empty() ? scalar(c10::IValue(value.toTensor().item()))
-                                           : to_arg(session, call, argument, value);
+    graph::Arg arg;
+    if (i == 1 && value.isComplexDouble() && name.ends_with(".Scalar")) {
+      // Numbers in a graph are real: the other overload takes a tensor.
+      overload = name.substr(0, name.size() - 6) + "Tensor";
+      arg = complex_number(session, type_of(call.results[0]).dtype, value.toComplexDouble());
+    } else {
+      arg = i == 1 && !overload.empty() ? scalar(c10::IValue(value.toTensor().item()))
+                                        : to_arg(session, call, argument, value);
+    }
     wrap_dims(call, argument.name(), arg);
     has_dtype = has_dtype || argument.name() == "dtype";
     has_operand = has_operand || arg.index() == 1 || arg.index() == 2;

@@ -36,6 +36,9 @@ Ids copy(Session& session, const Recorded& call) {
 
 Ids full(Session& session, const Recorded& call, const at::Scalar& value) {
   const auto type = result_type(call);
+  if (value.isComplex()) {
+    return {converted(session, complex_number(session, type.dtype, value.toComplexDouble()), type)};
+  }
   return {session.emit_one("perigee::full", {{"value", number_for(type.dtype, value)}}, type)};
 }
 
@@ -178,12 +181,22 @@ Canonical find_canonical(const std::string& name) {
 
 graph::Arg number_for(graph::DType dtype, const at::Scalar& number) {
   if (dtype == graph::DType::boolean) return number.toBool();
-  if (graph::is_floating(dtype) || number.isFloatingPoint()) return number.toDouble();
   if (number.isComplex()) {
     const auto z = number.toComplexDouble();
+    if (z.imag() == 0) return z.real();
     fail("capture", "numbers in a graph are real, but got {} + {}i", z.real(), z.imag());
   }
+  if (graph::is_floating(dtype) || number.isFloatingPoint()) return number.toDouble();
   return number.toLong();
+}
+
+graph::ValueId complex_number(Session& session, graph::DType dtype, c10::complex<double> number) {
+  const graph::TensorType type{dtype, {}};
+  const auto bytes = [](const auto& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  return session.constant_bytes(
+      type, dtype == graph::DType::complex64 ? bytes(c10::complex<float>(number)) : bytes(number));
 }
 
 graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor& tensor) {

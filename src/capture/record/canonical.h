@@ -13,6 +13,9 @@ graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor&
 // Returns the number as bool, int64 or double, whichever the dtype calls for.
 graph::Arg number_for(graph::DType dtype, const at::Scalar& number);
 
+// Returns a number, a tensor without dims, of a complex dtype.
+graph::ValueId complex_number(Session& session, graph::DType dtype, c10::complex<double> number);
+
 // Returns `self` reshaped; a reshape of a reshape is one, and one to the same shape is none.
 graph::ValueId reshaped(Session& session, graph::ValueId self, const std::vector<int64_t>& shape);
 

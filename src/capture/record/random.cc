@@ -167,6 +167,21 @@ Ids multinomial(Session& s, const Recorded& call) {
   return {s.emit("aten::topk", {{"self", ratio}, {"k", samples}}, {values, result_type(call)})[1]};
 }
 
+// (input, p, train?) -> output, the elements that are kept
+Ids native_dropout(Session& s, const Recorded& call) {
+  const auto self = s.value_of(call.values.tensor(0));
+  const auto type = result_type(call), mask = type_of(call.results[1]);
+  const double p = call.values.number(1);
+  if (!call.values[2].isNone() && !call.values.boolean(2)) {
+    return {self, s.emit_one("perigee::full", {{"value", true}}, mask)};
+  }
+  const auto kept = draw(s, "bernoulli", {{"p", 1 - p}}, type);
+  const auto product = s.emit_one("aten::mul.Tensor", {{"self", self}, {"other", kept}}, type);
+  const double scale = p == 1 ? 0 : 1 / (1 - p);
+  return {s.emit_one("aten::mul.Scalar", {{"self", product}, {"other", scale}}, type),
+          converted(s, kept, mask)};
+}
+
 }  // namespace
 
 Canonical find_random(const std::string& name) {
@@ -200,6 +215,7 @@ Canonical find_random(const std::string& name) {
       {"aten::exponential", exponential},
       {"aten::log_normal", log_normal},
       {"aten::multinomial", multinomial},
+      {"aten::native_dropout", native_dropout},
   };
   const auto found = table.find(name);
   return found == table.end() ? nullptr : found->second;

@@ -21,6 +21,14 @@ std::vector<at::Tensor> complex(const Values& v) {
                       c10::toComplexType(v.tensor(0).scalar_type()))};
 }
 
+// The absolute value or the angle of a complex number is real. An integer's angle is a float.
+template <bool Angle>
+std::vector<at::Tensor> polar_part(const Values& v) {
+  auto type = c10::toRealValueType(v.tensor(0).scalar_type());
+  if (Angle && c10::isIntegralType(type, true)) type = at::kFloat;
+  return {meta_tensor(v.tensor(0).sizes(), type)};
+}
+
 // Losses with `reduction` as argument R: elementwise, or a scalar.
 template <size_t R>
 std::vector<at::Tensor> loss(const Values& v) {
@@ -55,6 +63,10 @@ std::vector<at::Tensor> log_sigmoid(const Values& v) {
   return {at::empty_like(self), at::empty_like(self)};
 }
 
+std::vector<at::Tensor> dropout(const Values& v) {
+  return {at::empty_like(v.tensor(0)), boolean_like(v)[0]};
+}
+
 std::vector<at::Tensor> multilabel_margin(const Values& v) {
   return {sample_loss<2>(v)[0], at::empty_like(v.tensor(0))};
 }
@@ -71,6 +83,8 @@ ShapeTable activation_shapes() {
       {"aten::celu", like<0>},
       {"aten::selu", like<0>},
       {"aten::logit", like<0>},
+      {"aten::abs", polar_part<false>},
+      {"aten::angle", polar_part<true>},
       {"aten::isnan", boolean_like},
       {"aten::isinf", boolean_like},
       {"aten::logical_not", boolean_like},
@@ -86,6 +100,7 @@ ShapeTable activation_shapes() {
       {"aten::log_sigmoid_forward", log_sigmoid},
       {"aten::log_sigmoid_backward", like<1>},
       {"aten::rrelu_with_noise_backward", like<1>},
+      {"aten::native_dropout", dropout},
       {"aten::native_dropout_backward", like<0>},
       {"aten::_masked_softmax", like<0>},
       {"aten::_safe_softmax", like<0>},

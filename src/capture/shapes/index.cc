@@ -32,6 +32,10 @@ std::vector<at::Tensor> index(const Values& v) {
   return {at::index(v.tensor(0), indices)};
 }
 
+std::vector<at::Tensor> take(const Values& v) {
+  return {meta_tensor(v.tensor(1).sizes(), v.tensor(0).scalar_type())};
+}
+
 std::vector<at::Tensor> embedding(const Values& v) {
   auto sizes = v.tensor(1).sizes().vec();
   sizes.push_back(v.tensor(0).size(1));
@@ -108,6 +112,19 @@ std::vector<at::Tensor> logsumexp(const Values& v) {
                       c10::isIntegralType(type, true) ? at::kFloat : type)};
 }
 
+// (self, dim?, keepdim, dtype?)
+std::vector<at::Tensor> nansum(const Values& v) {
+  const auto self = v.tensor(0);
+  const auto dims = v[1].isNone() ? std::vector<int64_t>() : v.ints(1);
+  auto type = self.scalar_type();
+  if (v[3].isInt()) {
+    type = v[3].toScalarType();
+  } else if (c10::isIntegralType(type, true)) {
+    type = at::kLong;
+  }
+  return {meta_tensor(reduced_sizes(self, dims, v.boolean(2)), type)};
+}
+
 // (self, dim?, correction, keepdim)
 at::Tensor moment(const Values& v) {
   const auto self = v.tensor(0);
@@ -121,8 +138,10 @@ std::vector<at::Tensor> two_moments(const Values& v) {
   return {moment(v), meta_tensor(moment(v).sizes(), v.tensor(0).scalar_type())};
 }
 
+// Sizes: the argument's position in the schema.
+template <size_t Sizes>
 std::vector<at::Tensor> sized(const Values& v) {
-  return {meta_tensor(v.ints(1), v.tensor(0).scalar_type())};
+  return {meta_tensor(v.ints(Sizes), v.tensor(0).scalar_type())};
 }
 
 std::vector<at::Tensor> cdist(const Values& v) {
@@ -167,13 +186,15 @@ ShapeTable index_shapes() {
       {"aten::masked_fill.Scalar", like<0>},
       {"aten::masked_fill.Tensor", like<0>},
       {"aten::masked_scatter", like<0>},
+      {"aten::masked_scatter_backward", sized<2>},
       {"aten::flip", like<0>},
       {"aten::roll", like<0>},
-      {"aten::take", like<1>},
+      {"aten::take", take},
       {"aten::max", scalar_like},
       {"aten::min", scalar_like},
       {"aten::median", scalar_like},
       {"aten::prod", prod},
+      {"aten::nansum", nansum},
       {"aten::dot", scalar_like},
       {"aten::dist", real_like},
       {"aten::trace", scalar_like},
@@ -183,10 +204,10 @@ ShapeTable index_shapes() {
       {"aten::std_mean.correction", two_moments},
       {"aten::tril_indices", triangle<false>},
       {"aten::triu_indices", triangle<true>},
-      {"aten::select_backward", sized},
-      {"aten::slice_backward", sized},
-      {"aten::diagonal_backward", sized},
-      {"aten::unfold_backward", sized},
+      {"aten::select_backward", sized<1>},
+      {"aten::slice_backward", sized<1>},
+      {"aten::diagonal_backward", sized<1>},
+      {"aten::unfold_backward", sized<1>},
       {"aten::_cdist_forward", cdist},
       {"aten::_cdist_backward", like<1>},
       {"aten::_pdist_forward", pdist},

@@ -64,6 +64,12 @@ std::vector<at::Tensor> batch_norm(const Values& v) {
           meta_tensor(sizes, type)};
 }
 
+// In inference there are no statistics of the batch.
+std::vector<at::Tensor> batch_norm_inference(const Values& v) {
+  const auto none = meta_tensor({0}, statistics_type(v.tensor(0)));
+  return {at::empty_like(v.tensor(0)), none, none};
+}
+
 std::vector<at::Tensor> batch_norm_functional(const Values& v) {
   auto results = batch_norm(v);
   results.push_back(at::empty_like(v.tensor(3)));
@@ -92,6 +98,7 @@ ShapeTable norm_shapes() {
       {"aten::native_batch_norm", batch_norm},
       {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
       {"aten::_native_batch_norm_legit.no_stats", batch_norm},
+      {"aten::_native_batch_norm_legit_no_training", batch_norm_inference},
       {"aten::native_batch_norm_backward", batch_norm_backward},
   };
 }

@@ -59,7 +59,8 @@ Shape find_shape(const std::string& name) {
   static const auto& all = *new std::unordered_map<std::string, Shape>([] {
     std::unordered_map<std::string, Shape> all;
     for (const auto& table : {activation_shapes(), index_shapes(), norm_shapes(),
-                              convolution_shapes(), pooling_shapes(), perigee_shapes()}) {
+                              convolution_shapes(), pooling_shapes(), order_shapes(),
+                              linear_algebra_shapes(), fourier_shapes(), perigee_shapes()}) {
       for (const auto& [op, shape] : table) all.emplace(op, shape);
     }
     return all;

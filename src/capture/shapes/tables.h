@@ -16,6 +16,9 @@ ShapeTable index_shapes();       // and reductions
 ShapeTable norm_shapes();
 ShapeTable convolution_shapes();  // and im2col
 ShapeTable pooling_shapes();      // and padding, sampling
+ShapeTable order_shapes();        // sorting, searching, counting
+ShapeTable linear_algebra_shapes();
+ShapeTable fourier_shapes();
 ShapeTable perigee_shapes();
 
 // Shapes of several families: results shaped like an operand.

@@ -30,9 +30,10 @@ ncclRedOp_t operation(Reduce reduce) {
   }
 }
 
-// Returns the type that sums are in. Other transfers move bytes.
+// Returns the type that sums are in: that of the reals of complex numbers. Other transfers
+// move bytes.
 ncclDataType_t summed_type(at::ScalarType type) {
-  switch (type) {
+  switch (c10::isComplexType(type) ? c10::toRealValueType(type) : type) {
     case at::kFloat:
       return ncclFloat32;
     case at::kDouble:
@@ -53,6 +54,11 @@ ncclDataType_t summed_type(at::ScalarType type) {
     default:
       throw std::runtime_error(fmt::format("NCCL does not reduce {}", c10::toString(type)));
   }
+}
+
+// Returns the number of values of that type in `elements`.
+size_t summed_count(const Tensor& tensor, int64_t elements) {
+  return static_cast<size_t>(tensor.is_complex() ? 2 * elements : elements);
 }
 
 // Consecutive parts of a buffer.
@@ -107,12 +113,13 @@ void reduce_scatter(Lane& lane, const exec::Transfer& t) {
   if (even(t.input_counts)) {
     if (t.output.numel() == 0) return;
     PERIGEE_NCCL(ncclReduceScatter, t.input.const_data_ptr(), output,
-                 static_cast<size_t>(t.output.numel()), type, operation(t.reduce));
+                 summed_count(t.output, t.output.numel()), type, operation(t.reduce));
     return;
   }
   // A reduction to each rank, in one launch.
   parts_of_input(t).each([&](int root, const char* part, size_t count) {
-    PERIGEE_NCCL(ncclReduce, part, output, count, type, operation(t.reduce), root);
+    const auto values = summed_count(t.input, static_cast<int64_t>(count));
+    PERIGEE_NCCL(ncclReduce, part, output, values, type, operation(t.reduce), root);
   });
 }
 
@@ -135,7 +142,7 @@ void submit_collective(Lane& lane, const exec::Transfer& t, int64_t index, float
       case Kind::all_reduce:
         if (t.output.numel() == 0) return;
         PERIGEE_NCCL(ncclAllReduce, t.input.const_data_ptr(), t.output.mutable_data_ptr(),
-                     static_cast<size_t>(t.output.numel()), summed_type(t.output.scalar_type()),
+                     summed_count(t.output, t.output.numel()), summed_type(t.output.scalar_type()),
                      operation(t.reduce));
         return;
       case Kind::all_gather:

@@ -104,6 +104,10 @@ void combine(W* tile, const T* x, int64_t n, Reduce reduce) {
 void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inputs,
                      std::span<std::byte* const> outputs, Reduce reduce, int64_t begin, int64_t end,
                      bool streams) {
+  if (c10::isComplexType(type)) {  // pairs of reals
+    return reduce_elements(c10::toRealValueType(type), inputs, outputs, reduce, 2 * begin, 2 * end,
+                           streams);
+  }
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, type, "reduce", [&] {
     using W = std::conditional_t<std::is_same_v<scalar_t, bool>, int, at::opmath_type<scalar_t>>;
     constexpr int64_t kTile = 2048;

@@ -147,4 +147,30 @@ MatchedRules::~MatchedRules() = default;
 const MatchedRule& MatchedRules::at(size_t node) const { return impl_->at(node); }
 int MatchedRules::number(size_t node) const { return impl_->number(node); }
 
+std::vector<UncoveredOp> uncovered_ops(const Graph& graph, const plan::Plan& plan) {
+  const MatchedRules rules(graph, plan);
+  std::vector<bool> of_samples(graph.values.size());
+  for (const auto& input : graph.inputs) {
+    of_samples[input.value.index] = input.kind == graph::Input::Kind::data && input.batched;
+  }
+  std::vector<UncoveredOp> found;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    bool depends = false, has_dims = false;
+    node.each_operand([&](ValueId v) {
+      depends = depends || of_samples[v.index];
+      has_dims = has_dims || !graph.type(v).shape.empty();
+    });
+    for (const auto v : node.outputs) {
+      if (v.defined()) of_samples[v.index] = depends;
+    }
+    if (rules.at(n).pattern || !depends || !has_dims) continue;
+    auto known = std::find_if(found.begin(), found.end(),
+                              [&](const UncoveredOp& op) { return op.op == node.op; });
+    if (known == found.end()) known = found.insert(known, {node.op, node.scope});
+    ++known->nodes;
+  }
+  return found;
+}
+
 }  // namespace perigee::shard

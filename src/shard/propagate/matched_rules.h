@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "graph/graph.h"
@@ -33,6 +34,16 @@ class MatchedRules {
  private:
   std::unique_ptr<MatchedRulesImpl> impl_;
 };
+
+// An op that runs replicated whatever the plan: no rule covers it, or its rule lacks one of the
+// attributes that it has.
+struct UncoveredOp {
+  std::string op, scope;  // the first node
+  int nodes = 0;
+};
+
+// Returns the ops without a rule whose tensors depend on samples, each once.
+std::vector<UncoveredOp> uncovered_ops(const graph::Graph& graph, const plan::Plan& plan);
 
 // Returns the placements of graph.inputs: the plan's pins, else dim 0 of batched data sharded over
 // the batch axes, else replicated.

@@ -16,6 +16,7 @@ void add_text_rules(Rules& rules, TextRules table);
 
 void add_pointwise_rules(Rules& rules);
 void add_matmul_rules(Rules& rules);
+void add_transform_rules(Rules& rules);
 void add_view_rules(Rules& rules);
 void add_reduce_rules(Rules& rules);
 void add_norm_rules(Rules& rules);

@@ -25,6 +25,7 @@ const std::unordered_map<std::string_view, std::vector<Names>>& linear_operands(
       {"aten::neg", {{"self"}}},
       {"aten::positive", {{"self"}}},
       {"aten::clone", {{"self"}}},
+      {"aten::_conj_physical", {{"self"}}},
       {"aten::alias", {{"self"}}},
       {"aten::detach", {{"self"}}},
       {"aten::where.self", {{"self", "other"}}},
@@ -110,8 +111,9 @@ std::optional<Pattern> pointwise_pattern(const Call& call) {
 
 void add_pointwise_rules(Rules& rules) {
   for (const char* op :
-       {"aten::alias", "aten::detach", "aten::lift_fresh_copy", "aten::_prelu_kernel_backward",
-        "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
+       {"aten::_conj_physical", "aten::alias", "aten::detach", "aten::lift_fresh_copy",
+        "aten::_prelu_kernel_backward", "aten::log_sigmoid_forward", "perigee::swiglu",
+        "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
   // Cut in one piece on both sides, since messages are boxes.

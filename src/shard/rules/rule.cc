@@ -134,10 +134,10 @@ const Rules& Rules::built_in() {
   static const Rules rules = [] {
     Rules all;
     for (auto add_family :
-         {add_pointwise_rules, add_matmul_rules, add_view_rules, add_reduce_rules, add_norm_rules,
-          add_batch_norm_rules, add_loss_rules, add_vocabulary_rules, add_attention_rules,
-          add_expert_rules, add_convolution_rules, add_index_rules, add_spatial_rules,
-          add_random_rules}) {
+         {add_pointwise_rules, add_matmul_rules, add_transform_rules, add_view_rules,
+          add_reduce_rules, add_norm_rules, add_batch_norm_rules, add_loss_rules,
+          add_vocabulary_rules, add_attention_rules, add_expert_rules, add_convolution_rules,
+          add_index_rules, add_spatial_rules, add_random_rules}) {
       add_family(all);
     }
     return all;

@@ -1,6 +1,7 @@
 #include "train/run/rank_session.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "base/log_format.h"
 #include "exec/memory/allocator.h"
 #include "shard/loss/classify_loss.h"
+#include "shard/propagate/matched_rules.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/predict_memory.h"
@@ -31,6 +33,19 @@ void log_coupling(const Blueprint& blueprint) {
       "samples of a microbatch depend on each other (first through {}): the loss is the mean over "
       "{} microbatches, which differs from that of the whole batch",
       coupling, blueprint.plan.microbatches);
+}
+
+// Logs the ops that every rank computes whole since no rule says how to shard them.
+void log_uncovered(const Blueprint& blueprint) {
+  if (blueprint.plan.mesh.size() == 1) return;
+  const auto ops = shard::uncovered_ops(blueprint.training, blueprint.plan);
+  if (ops.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& op : ops) {
+    names.push_back(fmt::format("{} in scope \"{}\"{}", op.op, op.scope,
+                                op.nodes > 1 ? fmt::format(" and {} more", op.nodes - 1) : ""));
+  }
+  log::info("ops without a sharding rule run whole on every rank: {}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -79,6 +94,7 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
     check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
                       session.checkpoint_bytes, task.runtime_folder);
     log_coupling(blueprint);
+    log_uncovered(blueprint);
     blueprint.two_microbatches = graph_of_two(*planned.source, blueprint.training, blueprint.plan,
                                               planned.job.train.forward_only);
     if (begin) begin(planned);

@@ -73,6 +73,9 @@ TEST_CASE("a wrong rule is detected") {
       {"aten::cumsum", "d* -> d*; dim dtype"},            // along a sharded dim
       {"aten::tril", "d* -> d*; diagonal"},               // depends on the global position
       {"aten::flip", "d* -> d*; dims"},
+      {"aten::_fft_c2c", "d* -> d*; dim normalization forward"},
+      {"aten::linalg_matrix_exp", "d* -> d*"},
+      {"aten::take", "d*, t* -> t*"},
       {"aten::embedding", "v+ e, t* -> t* e; padding_idx"},   // out of range, or added twice
       {"aten::add.Tensor", "d*, d* -> d*; alpha linear(0)"},  // all ranks add the other operand
   };

@@ -390,6 +390,7 @@ const std::map<std::string, Build>& rule_cases() {
     add_layout_cases(all);
     add_expert_cases(all);
     add_image_cases(all);
+    add_transform_cases(all);
     return all;
   }();
   return cases;

@@ -15,5 +15,6 @@ void add_norm_cases(Cases& cases);
 void add_layout_cases(Cases& cases);
 void add_expert_cases(Cases& cases);
 void add_image_cases(Cases& cases);
+void add_transform_cases(Cases& cases);
 
 }  // namespace perigee::parity
