@@ -273,6 +273,27 @@ TEST_CASE("samples are followed through merged and joined dims and positions") {
   });
 }
 
+TEST_CASE("samples are followed through Fourier transforms, linear algebra and sorting") {
+  check_cut([](const torch::Tensor& out, const Batch& batch) {
+    const auto spectrum = torch::fft_rfft(out, std::nullopt, 1) *
+                          torch::fft_rfft(batch.at("y"), std::nullopt, 1).conj();
+    return torch::fft_irfft(spectrum, 4, 1).pow(2).mean() + spectrum.abs().sum(1).mean();
+  });
+  check_cut([](const torch::Tensor& out, const Batch& batch) {
+    const auto a = out.view({-1, 2, 2});
+    const auto definite = a.matmul(a.transpose(1, 2)) + torch::eye(2, torch::kDouble);
+    const auto solved = torch::linalg_solve(definite, batch.at("y").view({-1, 2, 2}));
+    const auto lower = torch::linalg_cholesky(definite);
+    return solved.pow(2).sum() + lower.diagonal(0, 1, 2).log().sum();
+  });
+  check_cut([](const torch::Tensor& out, const Batch& batch) {
+    const auto largest = std::get<0>(out.cummax(1)).sum(1) + std::get<0>(out.sort(1)).select(1, 2);
+    const auto places = torch::bucketize(batch.at("weight"),
+                                         torch::tensor({0.5, 1.0}, torch::kDouble));
+    return (largest.pow(2) * places).mean();
+  });
+}
+
 TEST_CASE("a loss in which samples depend on each other is refused by the op that combines them") {
   const auto refused = [](const LossOf& loss, const std::string& message) {
     const auto family = [&] { return mapped(loss); };
@@ -294,6 +315,56 @@ TEST_CASE("a loss in which samples depend on each other is refused by the op tha
   refused([](const torch::Tensor& out,
              const Batch& batch) { return (out.select(0, 0) - batch.at("y")).pow(2).mean(); },
           "the proof ends at aten::select.int in scope \"\", which takes some of the samples");
+}
+
+TEST_CASE("a factor or divisor that is the number of samples makes a mean of a sum") {
+  const auto check = [](const LossOf& loss) {
+    check_cut(loss);
+    const auto family = [&] { return mapped(loss); };
+    check_equal(run(family, 8), run(family, 1));
+  };
+  check([](const torch::Tensor& out, const Batch& batch) {  // each sample's
+    return (errors(out, batch).mean(1) / out.size(0)).sum();
+  });
+  check([](const torch::Tensor& out, const Batch& batch) {
+    return (errors(out, batch) * (0.5 / static_cast<double>(out.size(0)))).sum();
+  });
+  check([](const torch::Tensor& out, const Batch& batch) {  // a tensor
+    const auto count = torch::full({}, static_cast<double>(out.numel()), torch::kDouble);
+    return (errors(out, batch) / count).sum(0).sum();
+  });
+  check([](const torch::Tensor& out, const Batch& batch) {  // the sum's
+    return errors(out, batch).sum() * (1. / static_cast<double>(out.size(0)));
+  });
+  check([](const torch::Tensor& out, const Batch& batch) {  // a mean becomes a sum
+    return errors(out, batch).mean() * out.size(0);
+  });
+}
+
+TEST_CASE("a constant that happens to be a multiple of the number of samples stays a constant") {
+  for (const double constant : {8., 4., 0.125}) {
+    check_cut([=](const torch::Tensor& out, const Batch& batch) {
+      return (errors(out, batch) / constant).sum();
+    });
+    check_cut([=](const torch::Tensor& out, const Batch& batch) {
+      return errors(out, batch).sum() * constant / 16.;
+    });
+  }
+}
+
+TEST_CASE("a loss that uses the number of samples in another way is refused") {
+  const auto refused = [](const LossOf& loss) {
+    const auto family = [&] { return mapped(loss); };
+    CHECK_NOTHROW(run(family, 8));
+    CHECK_THROWS_WITH(run(family, 2), Catch::Contains("which uses the number of samples") &&
+                                          Catch::Contains("declare it"));
+  };
+  refused([](const torch::Tensor& out, const Batch& batch) {
+    return (errors(out, batch) * out.size(0)).sum();
+  });
+  refused([](const torch::Tensor& out, const Batch& batch) {
+    return errors(out, batch).mean() / out.size(0);
+  });
 }
 
 TEST_CASE("a microbatch of one sample is classified as one of more") {

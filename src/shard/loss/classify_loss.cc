@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "graph/ops.h"
+#include "shard/loss/loss_alone.h"
+#include "shard/loss/sample_count.h"
 #include "shard/loss/sample_dim.h"
 #include "shard/propagate/matched_rules.h"
 
@@ -63,37 +66,11 @@ State end_at(const Node& node, std::string_view why) {
   return state;
 }
 
-// Returns the graph with only the nodes on which the loss depends. Values keep their numbers.
-Graph loss_alone(Graph graph) {
-  std::vector<bool> wanted(graph.values.size());
-  std::erase_if(graph.outputs, [](const graph::Output& output) {
-    return output.kind != graph::Output::Kind::loss;
-  });
-  for (const auto& output : graph.outputs) wanted[output.value.index] = true;
-  std::vector<Node> kept;
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    auto& node = graph.nodes[n];
-    const bool needed = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                    [&](ValueId v) { return v.defined() && wanted[v.index]; });
-    if (!needed) continue;
-    node.each_operand([&](ValueId v) { wanted[v.index] = true; });
-    kept.push_back(std::move(node));
-  }
-  std::reverse(kept.begin(), kept.end());
-  graph.nodes = std::move(kept);
-  for (auto& value : graph.values) value.producer = -1;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    for (const auto v : graph.nodes[n].outputs) {
-      if (v.defined()) graph.values[v.index].producer = static_cast<graph::NodeId>(n);
-    }
-  }
-  return graph;
-}
-
 class Classifier {
  public:
-  explicit Classifier(const Graph& graph)
+  explicit Classifier(const Graph& graph, const Graph* twice = nullptr)
       : graph_(graph),
+        numbers_(graph, twice),
         rules_(graph, {}),
         states_(graph.values.size()),
         of_data_(graph.values.size()),
@@ -157,9 +134,9 @@ class Classifier {
   }
 
   // A sum over all samples divided by a multiple of their number is a mean.
+  // Where there is a second graph, it tells.
   bool divides_by_batch(double number) const {
-    const auto count = static_cast<int64_t>(number);
-    return batch_ > 1 && static_cast<double>(count) == number && count > 0 && count % batch_ == 0;
+    return !numbers_.known() && is_multiple(number, batch_);
   }
 
   State result(size_t n, size_t r) {
@@ -170,6 +147,7 @@ class Classifier {
       return std::any_of(operands.begin(), operands.end(),
                          [&](const State* s) { return s->is(degree); });
     };
+    const auto of_samples = [&](ValueId v) { return !state(v).is(Degree::none); };
     State out;
     std::string coupling;
     for (const auto* s : operands) {
@@ -180,6 +158,11 @@ class Classifier {
     } else if (weighted_ && divides_by_data(node) && !operands.front()->is(Degree::mixed) &&
                !operands.front()->is(Degree::none)) {
       out = divide_by_weights(node, *operands.front());
+    } else if (const double growth = numbers_.factor_of(n, of_samples);
+               growth != 1 && !has(Degree::mixed)) {
+      const auto* self = *std::ranges::find_if(operands,
+                                               [](const State* s) { return !s->is(Degree::none); });
+      out = scale_by_samples(n, r, *self, growth, operands);
     } else if (has(Degree::mixed)) {
       out.degree = Degree::mixed;
       for (const auto* s : operands) {
@@ -197,6 +180,27 @@ class Classifier {
     }
     if (!coupling.empty()) out.coupling = coupling;
     return out;
+  }
+
+  // Handles a factor or divisor that is a multiple of the number of samples.
+  State scale_by_samples(size_t n, size_t r, const State& self, double growth,
+                         const std::vector<const State*>& operands) {
+    const auto& node = graph_.nodes[n];
+    const bool divides = std::abs(growth - 0.5) < 1e-9, multiplies = std::abs(growth - 2) < 1e-9;
+    if (self.is(Degree::sum) && divides) return {Degree::mean};
+    if (self.is(Degree::mean) && multiplies) return {Degree::sum};
+    if (self.is(Degree::sample) && divides && !self.share) {
+      auto out = follow_samples(n, r, operands);
+      out.share = out.is(Degree::sample);
+      return out;
+    }
+    if (self.is(Degree::sample) && multiplies && self.share) {
+      auto out = self;
+      out.share = false;
+      return out;
+    }
+    return end_at(node,
+                  "which uses the number of samples, and not so that a mean or a sum follows");
   }
 
   // The model says what its loss is. A proof, where there is one, comes first.
@@ -448,6 +452,7 @@ class Classifier {
   }
 
   const Graph& graph_;
+  const CountedNumbers numbers_;
   MatchedRules rules_;
   std::vector<State> states_;
   std::vector<bool> of_data_;         // by value: depends on data and constants alone
@@ -458,12 +463,9 @@ class Classifier {
   int64_t batch_ = 0;
 };
 
-}  // namespace
-
-LossClass classify_loss(const Graph& graph) {
-  const auto forward = loss_alone(graph);
+LossClass classify(const Graph& forward, const Graph* twice) {
   if (forward.outputs.empty()) return {};
-  const Classifier classifier(forward);
+  const Classifier classifier(forward, twice);
   const auto& state = classifier.state(forward.outputs[0].value);
   LossClass found;
   if (classifier.batch() > 1) found.coupling = state.coupling;
@@ -477,6 +479,21 @@ LossClass classify_loss(const Graph& graph) {
     if (found.ended.empty()) found.ended = "the loss, which has a value for each sample";
   }
   return found;
+}
+
+}  // namespace
+
+LossClass classify_loss(const Graph& graph) { return classify(loss_alone(graph), nullptr); }
+
+LossClass classify_loss(const Graph& graph, const Graph& twice) {
+  const auto forward = loss_alone(graph), other = loss_alone(twice);
+  const bool same_nodes = std::ranges::equal(
+      forward.nodes, other.nodes,
+      [](const Node& a, const Node& b) { return a.op == b.op && a.outputs == b.outputs; });
+  if (same_nodes) return classify(forward, &other);
+  LossClass mixed{LossKind::mixed};
+  mixed.ended = "the loss, whose ops depend on the number of samples";
+  return mixed;
 }
 
 }  // namespace perigee::shard

@@ -5,9 +5,11 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/fail.h"
 #include "shard/loss/classify_loss.h"
+#include "shard/loss/sample_count.h"
 
 namespace perigee {
 
@@ -75,16 +77,49 @@ Captured ModelSource::captured(int64_t samples, bool evaluation) const {
   return captured;
 }
 
+namespace {
+
+bool is_declared(const graph::Graph& graph) {
+  return std::ranges::any_of(graph.nodes,
+                             [](const auto& node) { return node.op == "perigee::reduction"; });
+}
+
+// Returns the class of the loss of a graph of several samples. Where one of its numbers may be their
+// number, the graph of twice the samples tells.
+shard::LossClass proof_of(const graph::Graph& graph,
+                          const std::function<graph::Graph(int64_t samples)>& capture) {
+  auto proof = shard::classify_loss(graph);
+  if (proof.kind == shard::LossKind::mixed || !shard::may_have_sample_count(graph)) return proof;
+  const auto samples = shard::samples_of(graph);
+  try {
+    return shard::classify_loss(graph, capture(2 * samples));
+  } catch (const Error&) {
+    proof.kind = shard::LossKind::mixed;
+    proof.ended = fmt::format(
+        "the loss, which has a factor or divisor that may be the number of samples, {}, and the "
+        "model cannot be captured with {} to tell",
+        samples, 2 * samples);
+    return proof;
+  }
+}
+
+}  // namespace
+
 graph::Graph ModelSource::with_proof_of_two(graph::Graph graph, bool evaluation) const {
-  const auto is_declaration = [](const auto& node) { return node.op == "perigee::reduction"; };
-  if (std::ranges::any_of(graph.nodes, is_declaration)) return graph;
+  if (is_declared(graph)) return graph;
+  const auto capture = [&](int64_t samples) { return captured(samples, evaluation).graph; };
+  const auto here = shard::classify_loss(graph);
+  if (shard::samples_of(graph) > 1) {
+    const auto proof = proof_of(graph, capture);
+    return here.kind == proof.kind ? graph : shard::with_proof(std::move(graph), proof);
+  }
   graph::Graph two;
   try {
-    two = captured(2, evaluation).graph;
+    two = capture(2);
   } catch (const Error&) {
     return graph;  // a model of one sample
   }
-  const auto here = shard::classify_loss(graph), proof = shard::classify_loss(two);
+  const auto proof = proof_of(two, capture);
   if (here.kind == proof.kind && here.divisors == proof.divisors) return graph;
   const bool same_nodes = std::ranges::equal(
       graph.nodes, two.nodes,
@@ -97,9 +132,7 @@ const Captured& ModelSource::at(int64_t samples, bool evaluation) const {
   auto& last = evaluation ? evaluation_ : training_;
   if (!last.captured || last.samples != samples) {
     auto captured = this->captured(samples, evaluation);
-    if (samples == 1) {
-      captured.graph = with_proof_of_two(std::move(captured.graph), evaluation);
-    }
+    captured.graph = with_proof_of_two(std::move(captured.graph), evaluation);
     last.captured = std::make_shared<Captured>(std::move(captured));
     last.samples = samples;
   }

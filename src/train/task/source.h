@@ -37,8 +37,8 @@ class ModelSource {
   Batch resized(int64_t samples) const;
   // Captures, and marks the inputs that are no batches.
   Captured captured(int64_t samples, bool evaluation) const;
-  // Returns the graph of one sample with the proof of its loss that the graph of two shows, where
-  // it alone would show another.
+  // Returns the graph with the proof of its loss that the graph of two samples, or of twice as many,
+  // shows, where it alone would show another.
   graph::Graph with_proof_of_two(graph::Graph graph, bool evaluation) const;
 
   std::shared_ptr<torch::nn::Module> module_;
