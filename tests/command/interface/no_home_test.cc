@@ -50,6 +50,7 @@ TEST_CASE("every command works without a home, or says in one sentence that it n
       {"lua runtime/perigee/options.lua", 0},
       {"solve tests/solve/examples/assign/01-chain.json", 0},
       {"new " + (job.folder() / "new"), 0},
+      {"tokenize README.md --tokenizer bytes --json", 0},
       {"doctor", 0},
       {"profile " + small + "--seconds 1", 2}};  // measurements are kept in the home
   std::set<std::string> tried;

@@ -212,20 +212,27 @@ TEST_CASE("a rank that dies ends the job with its number, and the run can be res
 }
 
 TEST_CASE("a rank that crashes prints its stack, and the job ends with its number") {
-  const TrainingJob job;
-  Process process(job.words("train", "--nproc 2" + kLong), job.how());
-  process.wait_for("step 3/");
-  const auto ranks = children(process.pid());
-  REQUIRE(ranks.size() == 2);
-  ::kill(ranks[1], SIGSEGV);
-  const auto ran = process.wait();
-  CHECK(ran.status == 1);
-  const std::string crashed = "perigee: rank 1 has crashed with signal 11; its stack:\n";
-  const auto at = ran.err.find(crashed);
-  REQUIRE(at != ran.err.npos);
-  const auto stack = ran.err.substr(at + crashed.size());
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != text.npos;
+  };
+  std::string stack;
+  // A stack ends in a product of MKL, whose code cannot be unwound, if the signal comes there.
+  for (int tries = 0; tries < 10 && !has(stack, "libperigee_torch.so("); ++tries) {
+    const TrainingJob job;
+    Process process(job.words("train", "--nproc 2" + kLong), job.how());
+    process.wait_for("step 3/");
+    const auto ranks = children(process.pid());
+    REQUIRE(ranks.size() == 2);
+    ::kill(ranks[1], SIGSEGV);
+    const auto ran = process.wait();
+    CHECK(ran.status == 1);
+    const std::string crashed = "perigee: rank 1 has crashed with signal 11; its stack:\n";
+    const auto at = ran.err.find(crashed);
+    REQUIRE(at != ran.err.npos);
+    stack = ran.err.substr(at + crashed.size());
+    CHECK_THAT(stack, Contains("rank 1 was killed by signal 11"));
+  }
   CHECK_THAT(stack, Contains("libperigee_torch.so(") && Contains("/perigee(+"));
-  CHECK_THAT(stack, Contains("rank 1 was killed by signal 11"));
 }
 
 TEST_CASE("a rank that stops responding ends the job with its number and the time-out") {
