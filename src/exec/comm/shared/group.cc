@@ -258,6 +258,8 @@ bool SharedGroup::enter(SharedWork& work) {
       return true;
     } catch (const std::exception& e) {
       work.mappings_.clear();
+      // The others have carried it out meanwhile, and one of them has freed its operand.
+      if (work.slot_->phase.load() != Slot::running) return false;
       error = first_line(e);
     }
   }
