@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <set>
 
 #include "base/fail.h"
-#include "compile/draft/collective.h"
 #include "compile/events.h"
+#include "exec/connect_groups.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
 #include "exec/prepared.h"
@@ -105,7 +104,6 @@ struct Executor::Impl {
   void borrow();
   void find_kernels();
   void prepare_bindings();
-  void connect_messages();
   PreparedSection& prepare(int32_t section, int32_t slot);
   void run(const StepInputs& inputs);
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
@@ -221,29 +219,6 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
   }
   slots[slot] = std::move(made);
   return *slots[slot];
-}
-
-// Connects the pairs of ranks that the prepared sections' messages need, group by group in the
-// order of their names.
-void Executor::Impl::connect_messages() {
-  std::map<std::string, std::pair<Group*, std::set<Group::Pair>>> pairs;
-  const auto add = [&](const Prepared& prepared) {
-    const auto& t = prepared.transfer;
-    const bool sends = t.kind == Collective::Kind::send;
-    if (!prepared.group || (!sends && t.kind != Collective::Kind::receive)) return;
-    auto& [group, found] = pairs[prepared.group->name()];
-    group = prepared.group.get();
-    const auto own = group->index();
-    found.insert(sends ? Group::Pair{own, t.peer} : Group::Pair{t.peer, own});
-  };
-  for (const auto& slots : sections) {
-    for (const auto& section : slots) {
-      if (section) std::for_each(section->instructions.begin(), section->instructions.end(), add);
-    }
-  }
-  for (const auto& [name, found] : pairs) {
-    found.first->connect_pairs({found.second.begin(), found.second.end()});
-  }
 }
 
 void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& bases,
@@ -436,18 +411,9 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->borrow();
   impl_->find_kernels();
   impl_->prepare_bindings();
-  // Groups are made first and in one order, so that all ranks connect in the same order: stages
-  // list the same streams differently, so they are sorted by name. Preparing all sections here
-  // finds errors before the first step.
-  std::map<std::string, const compile::Stream*> streams;
-  for (const auto& stream : p.streams) {
-    if (stream.communicates()) streams.emplace(stream.name(), &stream);
-  }
-  for (const auto& [name, stream] : streams) {
-    communicator.group(name, compile::ranks_of(mesh, *stream, p.rank));
-  }
+  connect_groups(p, communicator, mesh);
+  // Finds errors before the first step.
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
-  impl_->connect_messages();
   impl_->device.synchronize([&] { communicator.check(); });
 }
 
