@@ -13,6 +13,9 @@ namespace perigee::job {
 // The keys of [model], in the order of the reference page.
 std::vector<JobKey> model_keys();
 
+// The keys of [cluster] and [profile].
+std::vector<JobKey> cluster_keys();
+
 // The keys of [optimizer] that are attributes of optimizers.
 std::vector<JobKey> optimizer_option_keys();
 
