@@ -17,12 +17,6 @@ using Kind = Collective::Kind;
 using mesh::Reduce;
 using namespace std::chrono_literals;
 
-std::vector<int64_t> range(int64_t n) {
-  std::vector<int64_t> all(n);
-  for (int64_t i = 0; i < n; ++i) all[i] = i;
-  return all;
-}
-
 // Returns a rank's operand: distinct small integers, exact in every type.
 at::Tensor operand_of(int64_t rank, std::vector<int64_t> shape, at::ScalarType type) {
   int64_t n = 1;

@@ -24,14 +24,22 @@ inline void must(bool holds, const std::string& what) {
 
 using Carrier = ProcessOptions::Carrier;
 
+// Returns the first `n` ranks.
+inline std::vector<int64_t> range(int64_t n) {
+  std::vector<int64_t> all(n);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 // Runs `body` in one process for each rank; returns each rank's error, "" for none. A
 // rank that hangs is ended by its own alarm. If the test process has run a backward pass, `body`
-// cannot run one. `before(rank)` is called before
-// the rank connects.
+// cannot run one. `before(rank)` is called before the rank connects. `memory` becomes the rank's
+// shared memory.
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20), Carrier carrier = Carrier::shared,
-    const std::function<void(int64_t)>& before = nullptr) {
+    const std::function<void(int64_t)>& before = nullptr,
+    std::shared_ptr<SharedMemory>* memory = nullptr) {
   const auto listener = listen_at("127.0.0.1", 0, false);
   std::vector<std::pair<pid_t, int>> children;
   for (int64_t rank = 0; rank < world; ++rank) {
@@ -47,6 +55,7 @@ inline std::vector<std::string> fork_ranks(
       try {
         at::set_num_threads(1);
         if (before) before(rank);
+        if (memory) *memory = SharedMemory::open();
         const auto communicator = process_communicator(
             {.rendezvous = {.port = listener.port,
                             .rank = rank,
@@ -55,12 +64,11 @@ inline std::vector<std::string> fork_ranks(
                             .listen_socket = rank == 0 ? listener.socket : -1,
                             .timeout = timeout},
              .carrier = carrier,
-             .local_ranks = world});
+             .local_ranks = world,
+             .memory = memory ? *memory : nullptr});
         try {
           body(*communicator);
-          std::vector<int64_t> all(world);
-          std::iota(all.begin(), all.end(), 0);
-          communicator->group("end", all)->run({.kind = Collective::Kind::barrier});
+          communicator->group("end", range(world))->run({.kind = Collective::Kind::barrier});
         } catch (const std::exception& e) {
           communicator->abort(e.what());
           // Rank 0 runs the store, in which the others find the reason.

@@ -23,13 +23,7 @@ using Kind = Collective::Kind;
 using mesh::Reduce;
 using namespace std::chrono_literals;
 
-std::vector<int64_t> range(int64_t n) {
-  std::vector<int64_t> all(n);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-void all_equal_nothing(const std::vector<std::string>& errors) {
+void check_no_errors(const std::vector<std::string>& errors) {
   for (const auto& error : errors) CHECK(error == "");
 }
 
@@ -53,7 +47,7 @@ int64_t mapped_segments() {
 std::shared_ptr<Group> everyone(Communicator& c) { return c.group("data", range(c.world())); }
 
 TEST_CASE("sums of every element type through shared memory are bit-equal in the group's order") {
-  all_equal_nothing(fork_ranks(3, [](Communicator& c) {
+  check_no_errors(fork_ranks(3, [](Communicator& c) {
     const auto group = everyone(c);
     for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt,
                       at::kShort, at::kChar, at::kByte, at::kBool}) {
@@ -78,7 +72,7 @@ TEST_CASE("sums of every element type through shared memory are bit-equal in the
 }
 
 TEST_CASE("parts of any sizes go through shared memory, empty ones among them") {
-  all_equal_nothing(fork_ranks(3, [](Communicator& c) {
+  check_no_errors(fork_ranks(3, [](Communicator& c) {
     const auto group = everyone(c);
     const auto me = c.rank();
     const std::vector<int64_t> counts = {0, 200'000, 3};
@@ -122,7 +116,7 @@ TEST_CASE("parts of any sizes go through shared memory, empty ones among them") 
 
 TEST_CASE("a rank starts any number of collectives and messages before it waits for one") {
   constexpr int kMany = 200;
-  all_equal_nothing(fork_ranks(2, [](Communicator& c) {
+  check_no_errors(fork_ranks(2, [](Communicator& c) {
     const auto group = everyone(c);
     const auto me = c.rank(), other = 1 - me;
     std::vector<at::Tensor> sums, sent, received;
@@ -169,8 +163,7 @@ TEST_CASE("frames of collectives lie in shared memory and are read where they ar
 }
 
 TEST_CASE("memory that a rank has freed ends in its peers, too") {
-  std::vector<std::shared_ptr<SharedMemory>> memories(2);
-  all_equal_nothing(fork_ranks(2, [](Communicator& c) {
+  check_no_errors(fork_ranks(2, [](Communicator& c) {
     const auto group = everyone(c);
     int64_t mapped = 0;
     for (int round = 0; round < 100; ++round) {
@@ -198,6 +191,21 @@ TEST_CASE("memory that a rank has freed ends in its peers, too") {
     first = address((value + 1) % 256);
   }
   CHECK(mapped_segments() <= before + 3);
+}
+
+TEST_CASE("a rank may free its operands after a collective that a late rank has not looked at") {
+  std::shared_ptr<SharedMemory> memory;
+  const auto body = [&](Communicator& c) {
+    const auto group = everyone(c);
+    constexpr int64_t n = 1 << 20;
+    for (int round = 0; round < 300; ++round) {
+      const auto segment = memory->allocate(n * 4);
+      auto x = at::from_blob(segment.get(), {n}, at::kFloat).fill_(c.rank() + round);
+      group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+      must(x[n - 1].item<float>() == 2 * round + 1, "sum");
+    }
+  };
+  check_no_errors(fork_ranks(2, body, 20s, Carrier::shared, nullptr, &memory));
 }
 
 TEST_CASE("a killed rank is named by the others long before the time-out") {
@@ -279,7 +287,7 @@ TEST_CASE("ranks that cannot share memory use Gloo, or say why they fail") {
     everyone(c)->run({.kind = Kind::all_reduce, .input = x, .output = x});
     must(x.eq(1).all().item<bool>(), "sum");
   };
-  all_equal_nothing(fork_ranks(2, sum, 20s, Carrier::automatic, limit));
+  check_no_errors(fork_ranks(2, sum, 20s, Carrier::automatic, limit));
   for (const auto& error : fork_ranks(2, sum, 20s, Carrier::shared, limit)) {
     CHECK_THAT(error, Catch::Contains("cluster.communicator") && Catch::Contains("use \"auto\"") &&
                           Catch::Contains("ulimit -f"));

@@ -35,9 +35,8 @@ struct Board {
   std::atomic<uint32_t> state{runs};
   std::array<char, 512> reason{};  // aborted: why
 
-  // Of the thread that runs collectives while the process computes (0: there is none).
-  alignas(64) std::atomic<uint32_t> helps{0};
-  std::atomic<uint32_t> bell{0};  // a futex: counts the requests
+  // A futex on which the process's helper thread sleeps: counts the requests for help.
+  alignas(64) std::atomic<uint32_t> bell{0};
 
   // Segments that the process no longer uses. Of the n-th, the number is in freed[n % 64].
   alignas(64) std::atomic<uint64_t> freed_count{0};
