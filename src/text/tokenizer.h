@@ -14,14 +14,14 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Returns the largest id and one.
+  // Returns the largest id plus one.
   virtual int64_t vocab() const = 0;
 
   // Returns the ids of a text, without special tokens around it. A byte that is of no character of
   // UTF-8 counts as U+FFFD, except as a token of "bytes".
   virtual std::vector<int64_t> encode(std::string_view text) const = 0;
 
-  // Returns the text of ids; those without a token have none.
+  // Returns the text of ids; an id without a token adds nothing.
   virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
 
   // Returns the last place at most `limit`, and before the end of `text`, where it may be cut: its

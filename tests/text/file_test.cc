@@ -100,9 +100,10 @@ TEST_CASE("a damaged or unknown tokenizer.json is refused with its place") {
   CHECK_THAT(change("/decoder", {{"type", "CTC"}}),
              Catch::Contains("decoder.type must be one of") && Catch::EndsWith("\"CTC\""));
   CHECK(change("/model/merges/1", "ab c") ==
-        "[tokenizer] : model.merges: [1] must be of tokens in model.vocab, but \"c\" is none");
-  CHECK(change("/model/merges/1", "b a") ==
-        "[tokenizer] : model.merges: [1] must be of tokens in model.vocab, but \"ba\" is none");
+        "[tokenizer] : model.merges: [1] must be of tokens in model.vocab, but \"c\" is not there");
+  CHECK(
+      change("/model/merges/1", "b a") ==
+      "[tokenizer] : model.merges: [1] must be of tokens in model.vocab, but \"ba\" is not there");
   CHECK(change("/model/merges/1", "abb") ==
         "[tokenizer] : model.merges: [1] must be two tokens with a space between them, but is "
         "\"abb\"");

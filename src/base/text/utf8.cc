@@ -1,7 +1,5 @@
 #include "base/text/utf8.h"
 
-#include <algorithm>
-
 namespace perigee {
 namespace {
 
@@ -12,32 +10,32 @@ unsigned byte_at(std::string_view text, size_t i) { return static_cast<unsigned 
 // Returns the bytes of the character that begins with `first`, 0 where none does.
 size_t length_of(unsigned first) {
   if (first < 0x80) return 1;
-  if (first >= 0xC2 && first < 0xE0) return 2;
-  if (first >= 0xE0 && first < 0xF0) return 3;
-  if (first >= 0xF0 && first < 0xF5) return 4;
-  return 0;
+  if (first < 0xC2 || first > 0xF4) return 0;
+  return first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
-// Returns whether `second` may follow `first`: no overlong form, no surrogate, at most U+10FFFF.
+// Returns whether `second` may follow `first`.
 bool follows(unsigned first, unsigned second) {
   const unsigned lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= lowest && second <= highest;
 }
 
-// Returns how many bytes at the front of `text` are of its first character, 0 where they are of
-// none. They are fewer than its length where the text ends within it.
-size_t valid_bytes(std::string_view text) {
+}  // namespace
+
+Utf8Front utf8_front(std::string_view text) {
+  if (text.empty()) return {};
   const auto first = byte_at(text, 0);
   const auto length = length_of(first);
-  for (size_t i = 1; i < length && i < text.size(); ++i) {
-    const auto byte = byte_at(text, i);
-    if (i == 1 ? !follows(first, byte) : (byte & 0xC0) != 0x80) return 0;
+  if (length == 0) return {};
+  size_t at = 1;
+  while (at < length && at < text.size()) {
+    const auto byte = byte_at(text, at);
+    if (at == 1 ? !follows(first, byte) : (byte & 0xC0) != 0x80) break;
+    ++at;
   }
-  return std::min(length, text.size());
+  return {at, at == length};
 }
-
-}  // namespace
 
 std::string Utf8Stream::add(std::string_view piece) {
   open_ += piece;
@@ -45,15 +43,15 @@ std::string Utf8Stream::add(std::string_view piece) {
   size_t at = 0;
   while (at < open_.size()) {
     const auto rest = std::string_view(open_).substr(at);
-    const auto valid = valid_bytes(rest);
-    if (valid == 0) {
-      complete += kReplacement;
-      ++at;
+    const auto front = utf8_front(rest);
+    if (front.whole) {
+      complete += rest.substr(0, front.bytes);
+      at += front.bytes;
       continue;
     }
-    if (valid < length_of(byte_at(rest, 0))) break;
-    complete += rest.substr(0, valid);
-    at += valid;
+    if (front.bytes == rest.size()) break;  // a later piece may complete it
+    complete += kReplacement;
+    ++at;
   }
   open_.erase(0, at);
   return complete;

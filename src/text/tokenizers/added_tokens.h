@@ -29,7 +29,7 @@ class AddedTokens {
   // Returns the text of the token of an id, or nullptr.
   const std::string* token(int64_t id) const;
 
-  int64_t largest_id() const { return largest_; }  // -1: there is none
+  int64_t largest_id() const { return largest_; }  // -1 without tokens
 
   // Returns the parts of a text: tokens of the text as it is, or of the normalized text.
   std::vector<Segment> find(std::string_view text, bool normalized) const;

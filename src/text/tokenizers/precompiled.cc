@@ -25,7 +25,7 @@ class Precompiled : public Normalizer {
     uint32_t size = 0;
     if (bytes && bytes->size() >= 4) std::memcpy(&size, bytes->data(), 4);
     if (!bytes || bytes->size() < 4 || size % 4 != 0 || size == 0 || size > bytes->size() - 4) {
-      field.wrong("base64 of a SentencePiece model's table", "is none");
+      field.wrong("the table of a SentencePiece model in base64", "cannot be read as one");
     }
     trie_.resize(size / 4);
     std::memcpy(trie_.data(), bytes->data() + 4, size);

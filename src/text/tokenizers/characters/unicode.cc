@@ -2,36 +2,19 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+
+#include "base/text/utf8.h"
 
 namespace perigee::text {
 namespace {
 
 int category(char32_t code) {
   return code < kUnknown ? utf8proc_category(static_cast<utf8proc_int32_t>(code)) : -1;
-}
-
-// Returns the length of the character of UTF-8 that begins at `at`, or 0; `part` is the length of
-// the longest part that begins one.
-size_t length_at(std::string_view text, size_t at, size_t& part) {
-  const auto byte = [&](size_t i) -> unsigned {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
-  };
-  const unsigned first = byte(0);
-  part = 1;
-  if (first < 0x80) return 1;
-  if (first < 0xc2 || first > 0xf4) return 0;
-  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (part = 2; part < length; ++part) {
-    if (byte(part) < 0x80 || byte(part) > 0xbf) return 0;
-  }
-  return length;
 }
 
 }  // namespace
@@ -70,10 +53,9 @@ size_t valid_length(std::string_view text) {
         continue;
       }
     }
-    size_t part = 0;
-    const auto length = length_at(text, at, part);
-    if (length == 0) return at;
-    at += length;
+    const auto front = utf8_front(text.substr(at));
+    if (!front.whole) return at;
+    at += front.bytes;
   }
   return at;
 }
@@ -86,10 +68,8 @@ std::string lossy_utf8(std::string_view bytes) {
     text.append(bytes.substr(at, good));
     at += good;
     if (at == bytes.size()) break;
-    size_t part = 0;
-    length_at(bytes, at, part);
     text += "\xef\xbf\xbd";
-    at += part;
+    at += std::max<size_t>(utf8_front(bytes.substr(at)).bytes, 1);
   }
   return text;
 }

@@ -26,8 +26,8 @@ void append(std::string& text, char32_t code);
 // Returns the place of the first byte that is of no character of UTF-8, or text.size().
 size_t valid_length(std::string_view text);
 
-// Returns the text with U+FFFD for each longest part that begins a character but is none, and for
-// each byte that begins none.
+// Returns the text as valid UTF-8. One U+FFFD replaces the longest run of bytes that begins a
+// character and does not complete it, or a single byte that begins no character.
 std::string lossy_utf8(std::string_view bytes);
 
 bool is_ascii(std::string_view text);

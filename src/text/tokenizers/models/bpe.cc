@@ -110,12 +110,12 @@ class Bpe : public Model {
         left = merge[0];
         right = merge[1];
       } else {
-        wrong("two tokens", "is none");
+        wrong("two tokens", "is " + merge.dump().substr(0, 80));
       }
       const auto joined = left + right.substr(std::min(prefix_.size(), right.size()));
       for (const auto& token : {left, right, joined}) {
         if (vocabulary_.id(token) >= 0) continue;
-        wrong("of tokens in model.vocab", fmt::format("\"{}\" is none", token));
+        wrong("of tokens in model.vocab", fmt::format("\"{}\" is not there", token));
       }
       auto& entry =
           merges_[PairTable::key(uint32_t(vocabulary_.id(left)), uint32_t(vocabulary_.id(right)))];
