@@ -37,7 +37,6 @@ endforeach()
 
 add_library(torch::cuda INTERFACE IMPORTED)
 target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${nccl_INCLUDE})
-target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
 # Kernels register themselves when libtorch_cuda is loaded, so it is linked even without a used symbol. Its dependencies are in the
 # toolkit and beside LibTorch: DT_RPATH, unlike RUNPATH, also applies to dependencies of libraries.
 target_link_libraries(torch::cuda INTERFACE torch::cpu

@@ -9,7 +9,6 @@
   X(cudaDeviceGetStreamPriorityRange) \
   X(cudaDriverGetVersion)             \
   X(cudaEventCreateWithFlags)         \
-  X(cudaEventDestroy)                 \
   X(cudaEventElapsedTime)             \
   X(cudaEventQuery)                   \
   X(cudaEventRecord)                  \

@@ -37,6 +37,8 @@ cudaStream_t current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(index_of(device)).stream();
 }
 
+cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
 void reset_tensor_peak(int device) {
   c10::cuda::CUDACachingAllocator::resetPeakStats(index_of(device));
 }

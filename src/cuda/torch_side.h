@@ -17,6 +17,7 @@ std::shared_ptr<void> direct_to(int device, cudaStream_t stream);
 
 // Returns the stream that this thread's ops on the GPU are submitted to.
 cudaStream_t current_stream(int device);
+cudaStream_t current_stream();  // on the current GPU
 
 // The caching allocator of a GPU: bytes of its tensors at most since the last reset.
 void reset_tensor_peak(int device);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/fail.h"
+#include "cuda/check.h"
 #include "exec/reference/ops.h"
 
 namespace perigee::cuda {
@@ -83,6 +84,8 @@ void take_fault(Fault& reported) {
              fault.value);
   }
 }
+
+void check_launch(const char* kernel) { check(calls().cudaGetLastError(), kernel); }
 
 const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;

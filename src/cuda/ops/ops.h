@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/kernels.h"
+#include "cuda/torch_side.h"
 #include "exec/ops/op.h"
 #include "exec/ops/random.h"
 
@@ -73,9 +74,6 @@ at::ScalarType wide_type(at::ScalarType type);
 // exec::dropout on the GPU.
 void drop_elements(const at::Tensor& self, at::Tensor& out, double p,
                    const exec::RandomStream& stream, const exec::RandomBlock& block);
-
-// Returns this thread's current stream.
-cudaStream_t current_stream();
 
 // Throws Error when the last kernel launch failed. `kernel`: its name.
 void check_launch(const char* kernel);

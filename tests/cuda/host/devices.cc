@@ -3,13 +3,6 @@
 #include "tests/cuda/host/thread_order.h"
 #include "tests/cuda/support.h"
 
-namespace perigee::cuda {
-
-cudaStream_t current_stream() { return nullptr; }
-void check_launch(const char*) {}
-
-}  // namespace perigee::cuda
-
 namespace perigee::exec {
 namespace {
 

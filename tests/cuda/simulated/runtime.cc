@@ -180,7 +180,6 @@ Calls make_table() {
   };
   t.cudaDriverGetVersion = [](int* version) { return *version = 13000, cudaSuccess; };
   t.cudaEventCreateWithFlags = create_event;
-  t.cudaEventDestroy = [](cudaEvent_t) { return cudaSuccess; };
   t.cudaEventElapsedTime = elapsed;
   t.cudaEventQuery = query;
   t.cudaEventRecord = record;
