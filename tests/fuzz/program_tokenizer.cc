@@ -1,15 +1,15 @@
-// Tokenizers for the fuzzer, which links the library for SentencePiece instead of loading
-// it beside LibTorch.
+// Tokenizers for a fuzzer that links one library of them (PERIGEE_TOKENIZERS: its entry) instead of
+// loading it beside LibTorch.
 #include "text/tokenizer.h"
 
-extern "C" void perigee_sentencepiece(const std::string& path,
-                                      std::unique_ptr<perigee::text::Tokenizer>& tokenizer);
+extern "C" void PERIGEE_TOKENIZERS(const std::string& path,
+                                   std::unique_ptr<perigee::text::Tokenizer>& tokenizer);
 
 namespace perigee::text {
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   std::unique_ptr<Tokenizer> tokenizer;
-  perigee_sentencepiece(name, tokenizer);
+  PERIGEE_TOKENIZERS(name, tokenizer);
   return tokenizer;
 }
 

@@ -28,6 +28,7 @@
 #include "exec/comm/shared/communicator.h"
 #include "exec/executor.h"
 #include "exec/memory/dry_run.h"
+#include "tools/bench/gpt.h"
 
 namespace {
 
@@ -37,22 +38,10 @@ using exec::Collective;
 using Carrier = exec::ProcessOptions::Carrier;
 
 // 29.4 million parameters.
-constexpr const char* kJob =
+constexpr const char* kLargeGpt =
     "[model]\nkind = 'gpt'\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 8192\n"
     "[data]\nsynthetic = true\nsequence = 64\n";
 constexpr int64_t kSamples = 4;  // of a step, on all ranks
-
-class DryRuns : public compile::TraceSource {
- public:
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    return exec::record_trace(instance);
-  }
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 struct Setting {
   int64_t rank, ranks, rounds;
@@ -158,15 +147,9 @@ bool all_reduces(const Setting& s, std::vector<Side>& sides) {
 }
 
 bool steps(const Setting& s, std::vector<Side>& sides) {
-  const auto job = job::Job::parse(kJob, "comm.toml");
+  const auto job = job::Job::parse(kLargeGpt, "comm.toml");
   const auto built = make_model(job.model, job.data.sequence);
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
-  Batch batch;
-  for (const auto& field : built.batch) {
-    auto shape = field.shape;
-    shape.insert(shape.begin(), kSamples);
-    batch[field.name] = at::randint(0, field.classes, shape, generator, at::kLong);
-  }
+  const auto batch = batch_of(built, kSamples);
   const auto captured = capture(*built.model.module, batch, built.model.forward);
   plan::Plan plan;
   plan.graph_hash = graph::structural_hash(captured.graph);

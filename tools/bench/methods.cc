@@ -34,18 +34,6 @@ using compile::Program;
 
 constexpr int kWarmUp = 2;
 
-class DryRuns : public compile::TraceSource {
- public:
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    const auto [entry, added] = known_.try_emplace(compile::key(instance));
-    if (added) entry->second = exec::record_trace(instance);
-    return entry->second;
-  }
-
- private:
-  std::map<std::string, std::optional<compile::OpTrace>> known_;
-};
-
 struct Variant {
   std::string name, methods;  // as data, without the mesh
   int64_t microbatches = 1;
@@ -56,11 +44,6 @@ struct Variant {
   std::vector<double> ms = {};
   double loss = 0, flops = 0;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 // Returns the operations of a rank's step.
 double flops_of(const Program& program) {
@@ -82,17 +65,6 @@ double flops_of(const Program& program) {
   double flops = 0;
   for (const auto& run : program.order) flops += sections[run.section];
   return flops;
-}
-
-Batch batch_of(const BuiltInModel& built, int64_t samples) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
-  Batch batch;
-  for (const auto& field : built.batch) {
-    auto shape = field.shape;
-    shape.insert(shape.begin(), samples);
-    batch[field.name] = at::randint(0, field.classes, shape, generator, at::kLong);
-  }
-  return batch;
 }
 
 void compile_variants(std::vector<Variant>& variants, const std::string& mesh,

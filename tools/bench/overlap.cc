@@ -34,13 +34,6 @@ using compile::Binding;
 constexpr int64_t kWorld = 2;
 constexpr int kWarmUp = 2, kRuns = 20;
 
-class DryRuns : public compile::TraceSource {
- public:
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    return exec::record_trace(instance);
-  }
-};
-
 struct Variant {
   const char* name;
   plan::Communication communication;
@@ -48,11 +41,6 @@ struct Variant {
   std::vector<double> ms = {}, hidden = {}, busy = {};  // per step; ms of communication
   double loss = 0;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 // Appends the milliseconds of the buckets' all-reduces, and those hidden by this rank's compute.
 void measure(const std::vector<exec::Interval>& intervals, Variant& variant) {
@@ -77,13 +65,7 @@ int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
        .listen_socket = rank == 0 ? listener.socket : -1});
   const auto job = job::Job::parse(kJob, "overlap.toml");
   const auto built = make_model(job.model, job.data.sequence);
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
-  Batch batch;
-  for (const auto& field : built.batch) {
-    auto shape = field.shape;
-    shape.insert(shape.begin(), kWorld * samples);
-    batch[field.name] = at::randint(0, field.classes, shape, generator, at::kLong);
-  }
+  const auto batch = batch_of(built, kWorld * samples);
   const auto captured = capture(*built.model.module, batch, built.model.forward);
   plan::Plan plan;
   plan.graph_hash = graph::structural_hash(captured.graph);
