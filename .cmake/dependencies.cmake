@@ -52,6 +52,9 @@ find_path(crypto_configuration_INCLUDE openssl/opensslconf.h NO_CACHE)
 target_include_directories(dep::crypto SYSTEM INTERFACE ${crypto_configuration_INCLUDE})
 # Signed requests to S3 (src/checkpoint/s3).
 perigee_dependency(curl HEADER curl/curl.h LIBRARIES curl)
+# The server of `perigee watch` (src/view/watch).
+perigee_dependency(httplib HEADER httplib.h LIBRARIES cpp-httplib  # with the definitions that its library was built with
+  DEFINES CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
 # Declarations only: the code of Gloo is in libtorch_cpu.
 perigee_dependency(gloo HEADER gloo/context.h)
 perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark)

@@ -5,6 +5,6 @@
 
 namespace perigee {
 
-inline constexpr std::string_view kVersion = "0.1.0";
+inline constexpr std::string_view kVersion = "0.2.0";
 
 }  // namespace perigee

@@ -16,10 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and earlier folders of the list.
-const std::vector<std::string> kFolders{
-    "base",    "text",    "graph",    "mesh",    "optim",      "job",      "plan",   "solve",
-    "shard",   "cost",    "schedule", "methods", "compile",    "simulate", "search", "lua",
-    "capture", "binding", "exec",     "profile", "checkpoint", "data",     "train",  "cuda"};
+const std::vector<std::string> kFolders{"base",     "text",       "graph",   "mesh",     "optim",
+                                        "job",      "plan",       "solve",   "shard",    "cost",
+                                        "schedule", "methods",    "compile", "simulate", "search",
+                                        "lua",      "view",       "capture", "binding",  "exec",
+                                        "profile",  "checkpoint", "data",    "train",    "cuda"};
 
 // Headers that match the pattern may be included in these folders only.
 struct Home {
@@ -34,6 +35,7 @@ const std::vector<Home>& homes() {
       {std::regex("^spdlog/"), {"base"}},
       {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua", "binding"}},
       {std::regex("^(cuda|nccl|cublas)"), {"cuda"}},
+      {std::regex("^httplib"), {"view"}},
   };
   return homes;
 }

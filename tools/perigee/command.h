@@ -63,6 +63,8 @@ void log_written(const std::string& path);
 // Each adds its subcommands; the chosen one's callback sets `action`.
 void add_core_commands(CLI::App& app, Action& action);  // mesh, schedule, lua
 void add_tokenize_command(CLI::App& app, Action& action);
+void add_plot_command(CLI::App& app, Action& action);
+void add_watch_command(CLI::App& app, Action& action);
 void add_solve_command(CLI::App& app, Action& action);
 void add_job_commands(CLI::App& app, Action& action);  // plan, simulate, graph
 void add_check_command(CLI::App& app, Action& action);

@@ -134,6 +134,8 @@ int run(int argc, char** argv) {
   add_check_command(app, action);
   add_core_commands(app, action);
   add_tokenize_command(app, action);
+  add_plot_command(app, action);
+  add_watch_command(app, action);
   add_solve_command(app, action);
   add_new_command(app, action);
   add_doctor_command(app, action);

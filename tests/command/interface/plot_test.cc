@@ -1,0 +1,37 @@
+// perigee plot: the metrics of a trained run as a chart, a table and JSON.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Contains;
+
+TEST_CASE("plot draws a run, writes its table, and says what a run lacks") {
+  const TrainingJob job;
+  job.good("train", "--nproc 1 --set train.steps=3");
+  const auto folder = job.output();
+  const auto svg = run("plot " + folder);
+  CHECK(svg.status == 0);
+  CHECK_THAT(svg.out, Catch::StartsWith("<svg ") && Contains(">grad_norm<"));
+
+  const auto table = job.folder() / "steps.csv";
+  REQUIRE(run("plot " + folder + " --chart loss,lr -o " + table).status == 0);
+  CHECK_THAT(read(table), Catch::StartsWith("run,step,loss,lr\r\nrun,1,"));
+
+  const auto runs = nlohmann::json::parse(run("plot " + folder + " --json").out).at("runs");
+  CHECK(runs.at(0).at("columns").at("loss").size() == 3);
+  CHECK(runs.at(0).at("summary").at("steps") == 3);
+
+  const auto fails = [&](const std::string& arguments, const std::string& part) {
+    const auto ran = run("plot " + arguments);
+    CHECK(ran.status == 2);
+    CHECK_THAT(ran.err, Contains(part));
+    CHECK(is_short(ran.err));
+  };
+  fails(folder + " --chart los", "did you mean \"loss\"?");
+  fails(folder + " -o loss.png", "plot writes .svg or .csv");
+  fails(job.folder() / "none", "a run is a folder with metrics.jsonl");
+  fails(folder + " --x tokns", "did you mean \"tokens\"?");
+}

@@ -1,0 +1,190 @@
+// perigee watch: a local page that follows runs.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+struct Answer {
+  int status = 0;
+  std::string head, body;
+};
+
+// Sends one request over a connection of its own.
+Answer ask(int port, const std::string& path, const std::string& host = "127.0.0.1") {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  const auto request = "GET " + path + " HTTP/1.1\r\nHost: " + host + ":" + std::to_string(port) +
+                       "\r\nConnection: close\r\n\r\n";
+  REQUIRE(write(fd, request.data(), request.size()) == std::ssize(request));
+  std::string text, piece(1 << 16, '\0');
+  for (ssize_t count; (count = read(fd, piece.data(), piece.size())) > 0;) {
+    text.append(piece, 0, static_cast<size_t>(count));
+  }
+  close(fd);
+  const auto end = text.find("\r\n\r\n");
+  REQUIRE(end != std::string::npos);
+  return {std::stoi(text.substr(text.find(' '))), text.substr(0, end), text.substr(end + 4)};
+}
+
+// Two runs, of which `a` goes on.
+struct Runs {
+  Folder folder;
+  std::string metrics;
+
+  Runs() {
+    for (const std::string name : {"a", "b"}) {
+      std::filesystem::create_directories(folder / ("runs/" + name));
+      folder.write("runs/" + name + "/job.toml", "[train]\nsteps = 10\n[optimizer]\nlr = " +
+                                                     std::string(name == "a" ? "0.1" : "0.2") +
+                                                     "\n");
+      folder.write("runs/" + name + "/log.txt", "a line of <b>" + name + "</b>\n");
+    }
+    metrics = folder.write("runs/a/metrics.jsonl", "");
+    folder.write("runs/b/metrics.jsonl",
+                 "{\"step\":1,\"loss\":7,\"step_s\":1,\"peak_bytes\":[3]}\n"
+                 "{\"summary\":{\"steps\":1}}\n");
+    step(1, 5.5);
+  }
+  void step(int step, double loss) const {
+    std::ofstream(metrics, std::ios::app)
+        << json{{"step", step}, {"loss", loss}, {"step_s", 0.5}, {"peak_bytes", {1 << 20, 2 << 20}}}
+        << "\n";
+  }
+  std::string path() const { return folder / "runs"; }
+};
+
+// A server that has begun to answer.
+struct Watch {
+  int port = free_port();
+  Process process;
+
+  explicit Watch(const std::string& path)
+      : process(perigee_command("watch " + path + " --port " + std::to_string(port))) {
+    process.wait_for("http://127.0.0.1:" + std::to_string(port));
+  }
+};
+
+json run_named(const json& runs, const std::string& name) {
+  for (const auto& run : runs) {
+    if (run["name"] == name) return run;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("watch lists runs, follows their steps and shows charts, details and differences") {
+  const Runs runs;
+  const Watch watch(runs.path());
+  const auto get = [&](const std::string& path) {
+    const auto answer = ask(watch.port, path);
+    INFO(path << "\n" << answer.body);
+    CHECK(answer.status == 200);
+    return answer.body;
+  };
+  auto a = run_named(json::parse(get("/api/runs")), "a");
+  CHECK(a["steps"] == 1);
+  CHECK(a["of"] == 10);
+  CHECK(a["state"] == "running");
+  CHECK(run_named(json::parse(get("/api/runs")), "b")["state"] == "finished");
+  runs.step(2, 4.5);
+  for (const double end = now() + 20; a["steps"] != 2 && now() < end;) {
+    a = run_named(json::parse(get("/api/runs")), "a");
+  }
+  CHECK(a["loss"] == 4.5);
+  CHECK_THAT(get("/api/charts.svg?run=a&run=b&chart=loss&x=seconds&log=1"),
+             Catch::StartsWith("<svg ") && Contains(">a<") && Contains(">seconds<"));
+  const auto details = json::parse(get("/api/run?name=a"));
+  CHECK(details["memory"] == json{1 << 20, 2 << 20});
+  CHECK(details["log"] == "a line of <b>a</b>\n");
+  const auto differences = json::parse(get("/api/differences?a=a&b=b"))["job"];
+  CHECK(differences == json{{{"key", "optimizer.lr"}, {"a", "0.1"}, {"b", "0.2"}}});
+  CHECK_THAT(get("/"), Contains("<title>Perigee runs</title>"));
+}
+
+TEST_CASE("watch answers this host only, and only for the runs of its list") {
+  const Runs runs;
+  Watch watch(runs.path());
+  CHECK(ask(watch.port, "/api/runs", "localhost").status == 200);
+  CHECK(ask(watch.port, "/api/runs", "evil.example").status == 403);  // DNS rebinding
+  CHECK(ask(watch.port, "/../../../etc/passwd").status == 404);
+  const auto unknown = ask(watch.port, "/api/run?name=../b");
+  CHECK(unknown.status == 400);
+  CHECK_THAT(unknown.body, Contains("there is no \"../b\""));
+  CHECK_THAT(ask(watch.port, "/api/charts.svg?run=a&chart=los").body,
+             Contains("did you mean \"loss\"?"));
+  watch.process.signal(SIGTERM);
+  CHECK(watch.process.wait().status == 0);
+}
+
+TEST_CASE("watch says which port is in use, and which folder is none") {
+  const Runs runs;
+  const Watch watch(runs.path());
+  const auto second = run("watch " + runs.path() + " --port " + std::to_string(watch.port));
+  CHECK(second.status == 2);
+  CHECK(is_short(second.err));
+  CHECK_THAT(second.err, Contains("port " + std::to_string(watch.port)) &&
+                             Contains("choose another by --port"));
+  const auto none = run("watch " + (runs.folder / "none"));
+  CHECK(none.status == 2);
+  CHECK_THAT(none.err, Contains("is not there"));
+}
+
+TEST_CASE("a killed watch leaves training as it was") {
+  const TrainingJob watched, alone;
+  alone.good("train", "--nproc 1");
+  std::filesystem::create_directories(watched.output());
+  {
+    const Watch watch(watched.folder().path());
+    Process train(watched.words("train", "--nproc 1"), watched.how());
+    CHECK(ask(watch.port, "/api/runs").status == 200);
+    watch.process.signal(SIGKILL);
+    CHECK(train.wait().status == 0);
+  }
+  const auto losses = [](const TrainingJob& job) {
+    json list;
+    for (const auto& row : job.metrics()) list.push_back(row.value("loss", json()));
+    return list;
+  };
+  CHECK(losses(watched) == losses(alone));
+}
+
+TEST_CASE("a browser shows the page with its runs and charts") {
+  Process which({"/bin/sh", "-c", "command -v chromium-headless-shell"});
+  auto browser = which.wait().out;
+  if (browser.empty()) {
+    WARN("there is no chromium-headless-shell: the page was not loaded by a browser");
+    return;
+  }
+  browser.pop_back();
+  const Runs runs;
+  const Watch watch(runs.path());
+  const Folder folder;
+  Process process({browser, "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                   "--user-data-dir=" + (folder / "browser"), "--window-size=1280,1000",
+                   "--virtual-time-budget=10000", "--dump-dom",
+                   "http://127.0.0.1:" + std::to_string(watch.port) + "/"});
+  const auto page = process.wait().out;
+  INFO(page);
+  CHECK_THAT(page, Contains("step 1 of 10 · loss 5.5"));
+  CHECK_THAT(page, Contains("<path class=\"line\""));
+  CHECK_THAT(page, Contains(">decision<") || Contains("This run has no plan yet."));
+  CHECK_THAT(page, Contains("<div id=\"problem\" role=\"status\"></div>"));
+}
