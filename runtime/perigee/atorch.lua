@@ -263,19 +263,39 @@ local atorch = dialect.new {
 
 local module = { from_job = atorch.from_job, rows = atorch.rows }
 
--- Registers a pair of graphs in text form, { pattern, replacement }, under a name for module_replace. A pair holds for
--- every floating dtype; `supported_dtypes` is only checked.
+local function is_graph_text(text) return type(text) == "string" and text:find("^%s*perigee%.graph/") ~= nil end
+
+-- Returns the item of module_replace for a pair; nil where it is none.
+local function replacement(name, pair)
+  if type(pair) ~= "table" then return nil end
+  local from, to = pair[1], pair[2]
+  if is_graph_text(from) and is_graph_text(to) then return { name = name, pattern = from, replacement = to } end
+  if type(from) ~= "string" or is_graph_text(from) or is_graph_text(to) then return nil end
+  local item = type(to) == "string" and { name = to } or replacement(name, to)
+  if not item or item.within then return nil end
+  item.within = { from }
+  return item
+end
+
+-- Registers a pair under a name for module_replace: { pattern, replacement }, graphs in text form, or { class,
+-- replacement } of a module type or scope, whose replacement is a built-in pair's name or such a pair of graphs.
+-- `supported_dtypes`: the pair is used only where the model computes in one of them; nil: in any.
 module.register_replace_pair = dialect.at_user(function(name, supported_dtypes, pair)
   if type(name) ~= "string" or of_methods.pairs_by_name[name] then
     fail("[atorch] register_replace_pair takes a new name, but got %s", show(name))
   end
+  local item = replacement(name, pair)
+  if not item then
+    fail("[atorch] register_replace_pair takes { pattern, replacement }, graphs as text (runtime/methods/"
+      .. "module_replace.md), or { class, the name of a built-in pair }, but got %s", show(pair))
+  end
   for _, dtype in ipairs(supported_dtypes or {}) do
-    if not dialect.dtype(dtype) then fail("[atorch] supported_dtypes are dtypes, but one is %s", show(dtype)) end
+    local known = dialect.dtype(dtype)
+    if not known then fail("[atorch] supported_dtypes are dtypes, but one is %s", show(dtype)) end
+    item.dtypes = item.dtypes or {}
+    table.insert(item.dtypes, ({ fp16 = "float16", bf16 = "bfloat16" })[known] or known)
   end
-  if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
-    fail("[atorch] register_replace_pair takes { pattern, replacement }, graphs as text, but got %s", show(pair))
-  end
-  of_methods.pairs_by_name[name] = { name = name, pattern = pair[1], replacement = pair[2] }
+  of_methods.pairs_by_name[name] = item
 end)
 
 local function result_of(strategy, given)

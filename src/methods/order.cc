@@ -18,6 +18,9 @@ constexpr std::string_view kOrder[] = {
     "mixed_parallel",         // it contains pipeline_parallel
     "ds_3d_parallel",         // it contains it too, and sets the number of microbatches
     "grad_comm",              // the size of a bucket is also that of a unit
+    "amp_native",             // it and half set the dtype that module_replace looks at
+    "half",                   //
+    "module_replace",         // the others may name the ops that it makes
     "",                       //
     "partition_constraints",  // it reads the sharding that follows from the others' pins
     "zero1",                  // these shard parameters that no other method has sharded

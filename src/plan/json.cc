@@ -121,6 +121,7 @@ std::string print(const Plan& plan) {
       item["pattern"] = rewrite.pattern;
       item["replacement"] = rewrite.replacement;
     }
+    if (!rewrite.within.empty()) item["within"] = rewrite.within;
     document["rewrites"].push_back(std::move(item));
   }
   // Fields with their default value are left out, so that plans without them keep their text

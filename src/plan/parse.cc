@@ -358,12 +358,13 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.has("fp8")) plan.fp8 = parse_fp8(root.at("fp8"));
   if (root.has("rewrites")) {
     for (const auto& field : root.at("rewrites").items()) {
-      field.allow({"name", "pattern", "replacement"});
+      field.allow({"name", "pattern", "replacement", "within"});
       Rewrite rewrite{.name = field.at("name").text()};
       if (field.has("pattern") || field.has("replacement")) {
         rewrite.pattern = field.at("pattern").text();
         rewrite.replacement = field.at("replacement").text();
       }
+      if (field.has("within")) rewrite.within = field.at("within").texts();
       plan.rewrites.push_back(std::move(rewrite));
     }
   }

@@ -159,6 +159,19 @@ void verify_recompute(const Plan& plan, const graph::Graph& graph) {
   }
 }
 
+void verify_rewrites(const Plan& plan, const graph::Graph& graph) {
+  apply(plan.rewrites, {});
+  std::vector<std::string> scopes;
+  for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
+  for (const auto& rewrite : plan.rewrites) {
+    for (const auto& scope : rewrite.within) {
+      if (std::find(scopes.begin(), scopes.end(), scope) != scopes.end()) continue;
+      fail("plan", "within of the rewrite {} names scopes of the graph, but got \"{}\"{}",
+           rewrite.name, scope, did_you_mean(scope, scopes));
+    }
+  }
+}
+
 void verify_offload(const Plan& plan, const graph::Graph& graph) {
   const auto& offload = plan.offload;
   std::vector<std::string> scopes;
@@ -393,7 +406,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   verify_deferred(plan, graph);
   verify(plan.precision, graph);
   if (plan.fp8) verify(*plan.fp8, graph);
-  apply(plan.rewrites, {});
+  verify_rewrites(plan, graph);
   verify_pipeline(plan, graph);
   verify_forbidden(plan, graph);
   verify_copies(plan, graph);

@@ -165,6 +165,7 @@ struct Rewrite {
   std::string name;
   // Graphs as text; both empty: the built-in rewrites of that name.
   std::string pattern, replacement;
+  std::vector<std::string> within = {};  // layers in other scopes stay; empty: in any scope
   bool operator==(const Rewrite&) const = default;
 };
 

@@ -18,7 +18,7 @@ graph::Graph apply(const std::vector<Rewrite>& rewrites, graph::Graph graph,
     if (!rewrite.pattern.empty() || !rewrite.replacement.empty()) {
       const auto rule = graph::parse_rewrite(rewrite.name, rewrite.pattern, rewrite.replacement);
       check_data_ops(rule.replacement, rewrite.name);
-      graph = graph::rewrite(std::move(graph), rule, became);
+      graph = graph::rewrite(std::move(graph), rule, became, rewrite.within);
       continue;
     }
     const auto names = graph::fusion_names();
@@ -27,7 +27,8 @@ graph::Graph apply(const std::vector<Rewrite>& rewrites, graph::Graph graph,
            did_you_mean(rewrite.name, names));
     }
     for (const auto& rule : graph::fusions()) {
-      if (rule.name == rewrite.name) graph = graph::rewrite(std::move(graph), rule, became);
+      if (rule.name != rewrite.name) continue;
+      graph = graph::rewrite(std::move(graph), rule, became, rewrite.within);
     }
   }
   return graph;

@@ -119,6 +119,39 @@ TEST_CASE("ATorch's fp8 leaves layers alone whose sizes are no multiples of 16")
                     Catch::Contains("leave no linear layer"));
 }
 
+TEST_CASE("ATorch's register_replace_pair takes graphs, or a class and its replacement") {
+  const Folder folder;
+  const auto items = [&](const std::string& dtypes, const std::string& pair) {
+    const auto outcome = run(
+        folder,
+        "local atorch = require('perigee.atorch')\natorch.register_replace_pair('mine', " + dtypes +
+            ", " + pair +
+            ")\nreturn (select(3, atorch.auto_accelerate { model = 'a.toml', load_strategy = { { "
+            "'module_replace', { 'mine' } } } }))",
+        "gpt");
+    for (const auto& use : outcome.strategy.methods) {
+      if (use.method->name() == "module_replace") return json(use.config.items).dump();
+    }
+    return outcome.error;
+  };
+  CHECK(items("{ 'torch.float16', 'bf16' }", "{ 'GPT2Attention', 'attention' }") ==
+        R"([{"dtypes":["float16","bfloat16"],"name":"attention","within":["GPT2Attention"]}])");
+  const std::string shapes =
+      "perigee.graph/1\\ninput data %0: float32[1009] = x\\n%1: float32[1009] = aten::";
+  const auto graph = [&](const std::string& op) {
+    return "'" + shapes + op + "(self=%0)   @ forward\\noutput result %1 = y\\n'";
+  };
+  // The model has no relu: the errors tell the pattern and where it was looked for.
+  const auto pair = "{ " + graph("relu") + ", " + graph("silu") + " }";
+  CHECK_THAT(items("nil", "{ 'Mlp', " + pair + " }"),
+             Catch::Contains("the pattern of mine must match the graph within blocks.0.mlp, "));
+  CHECK_THAT(items("nil", pair), Catch::Contains("the pattern of mine must match the graph, but"));
+  CHECK_THAT(items("{ 'int9' }", "{ 'Mlp', 'swiglu' }"), Catch::Contains("supported_dtypes are"));
+  for (const auto* wrong : {"{ 'Mlp' }", "'Mlp'", "{ 'Mlp', { 'Mlp', 'swiglu' } }"}) {
+    CHECK_THAT(items("nil", wrong), Catch::Contains("or { class, the name of a built-in pair }"));
+  }
+}
+
 TEST_CASE("ATorch's functions around the model are the script's own functions") {
   const Folder folder;
   const auto with = [&](const std::string& model) {

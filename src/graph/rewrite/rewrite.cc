@@ -34,8 +34,13 @@ void find_terms(const Graph& pattern, const std::vector<int>& readers, ValueId v
 
 class Rewriter {
  public:
-  Rewriter(Graph graph, const RewriteRule& rule, Rewritten& done)
-      : graph_(std::move(graph)), rule_(rule), pattern_(rule.pattern), done_(done) {
+  Rewriter(Graph graph, const RewriteRule& rule, Rewritten& done,
+           std::span<const std::string> within)
+      : graph_(std::move(graph)),
+        rule_(rule),
+        pattern_(rule.pattern),
+        done_(done),
+        within_(within) {
     std::vector<int> readers(pattern_.values.size());
     for (const auto& node : pattern_.nodes) {
       node.each_operand([&](ValueId v) { ++readers[v.index]; });
@@ -82,7 +87,7 @@ class Rewriter {
     Binding binding{.values = std::vector<ValueId>(pattern_.values.size()),
                     .nodes = std::vector<NodeId>(pattern_.nodes.size(), -1)};
     if (!matcher.value(binding, results_[0].value, made)) return false;
-    if (!Matcher::sizes_agree(binding)) return false;
+    if (!Matcher::sizes_agree(binding) || !is_within(binding)) return false;
     // Try the sets of the graph's gradients, the full set first.
     std::string reason;
     for (size_t omitted = 0; omitted < (size_t{1} << gradients_.size()); ++omitted) {
@@ -101,6 +106,25 @@ class Rewriter {
     }
     done_.refused.push_back(graph_.nodes[at].scope + ": " + reason);
     return false;
+  }
+
+  // Whether one of the scopes in `within_` holds the forward ops that depend on inputs.
+  bool is_within(const Binding& b) const {
+    const auto holds = [&](const std::string& outer) {
+      for (size_t n = 0; n < pattern_.nodes.size(); ++n) {
+        const auto& node = pattern_.nodes[n];
+        if (b.nodes[n] < 0 || node.phase != Phase::forward || !depends(node)) continue;
+        if (!contains_scope(outer, graph_.nodes[b.nodes[n]].scope)) return false;
+      }
+      return true;
+    };
+    return within_.empty() || std::any_of(within_.begin(), within_.end(), holds);
+  }
+
+  // Whether a node of the pattern depends on an input.
+  bool depends(const Node& node) const {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId v) { return v.defined() && depends_.contains(v.index); });
   }
 
   // Returns "" where the pattern has been replaced, else the reason why not.
@@ -443,6 +467,7 @@ class Rewriter {
   const RewriteRule& rule_;
   const Graph& pattern_;
   Rewritten& done_;
+  std::span<const std::string> within_;
   std::vector<Output> results_, gradients_;
   std::vector<std::vector<ValueId>> terms_;  // by gradient
   std::set<int32_t> depends_;  // values of the pattern that are computed from an input
@@ -451,8 +476,9 @@ class Rewriter {
 
 }  // namespace
 
-Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done) {
-  return Rewriter(std::move(graph), rule, done).run();
+Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done,
+              std::span<const std::string> within) {
+  return Rewriter(std::move(graph), rule, done, within).run();
 }
 
 }  // namespace perigee::graph

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,7 +47,9 @@ struct Rewritten {
 // values of the pattern lose their producers, new values are appended. An occurrence is not
 // replaced if another op or an output of the graph reads an inner value, or if its backward ops
 // differ from the pattern's. Inner ops that read no input (masks) may be shared, and stay while
-// others read them.
-Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done);
+// others read them. `within`: only occurrences whose forward ops that depend on the pattern's inputs
+// are all in one of these scopes, or below it, are replaced; empty: all.
+Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done,
+              std::span<const std::string> within = {});
 
 }  // namespace perigee::graph

@@ -278,6 +278,45 @@ TEST_CASE("rotary positions of llama become one op, sharded in any way") {
   CHECK(compare(one, train(given, wrong)) != "");
 }
 
+TEST_CASE("a pair for a module type is replaced in its modules only, and for its dtypes only") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows);
+  const auto plan_with = [&](const std::string& pairs, const std::string& more = "") {
+    return plan_of(given, replaced(R"([["data", 1]])", more, pairs), kRows);
+  };
+  const auto of = [&](const plan::Plan& plan, const std::string& op) {
+    const auto graph = graph::eliminate_dead_code(plan::apply(plan.rewrites, given.graph));
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                         [&](const graph::Node& node) { return node.op == op; });
+  };
+  const auto all = plan_with(R"([{"name": "swiglu", "within": ["Mlp"]}])");
+  CHECK(of(all, "perigee::swiglu") == 2);
+  const auto second = plan_with(R"([{"name": "swiglu", "within": ["blocks.1.mlp"]}])");
+  CHECK(of(second, "perigee::swiglu") == 1);
+  CHECK((plan::parse(plan::print(second)) == second));
+  CHECK(compare(train(given, plan_of(given, kOneDevice, kRows))[0], train(given, second)) == "");
+  CHECK(plan_with(R"([{"name": "swiglu", "within": ["Attention"]}])").rewrites.empty());
+
+  const auto sixteen = R"([{"name": "swiglu", "dtypes": ["float16", "bfloat16"]}])";
+  const auto as_captured = plan_with(sixteen);
+  CHECK(as_captured.rewrites.empty());
+  CHECK_THAT(plan::print(as_captured),
+             Contains("swiglu is for float16, bfloat16, but the model computes in float64"));
+  CHECK(plan_with(sixteen, R"(, ["half", {"dtype": "bf16"}])").rewrites.size() == 1);
+  CHECK(plan_with(R"([{"name": "swiglu", "dtypes": ["float64"]}])").rewrites.size() == 1);
+
+  CHECK_THROWS_WITH(plan_with(R"([{"name": "swiglu", "within": ["Mlpp"]}])"),
+                    Contains("did you mean \"Mlp\"?"));
+  CHECK_THROWS_WITH(plan_with(R"([{"name": "swiglu", "dtypes": ["int8"]}])"),
+                    Contains("dtypes are floating types, but one is \"int8\""));
+  CHECK_THROWS_WITH(plan_with(R"([{"name": "swiglu", "inside": ["Mlp"]}])"),
+                    Contains("with within and dtypes"));
+  auto wrong = second;
+  wrong.rewrites[0].within = {"blocks.7.mlp"};
+  CHECK_THROWS_WITH(plan::verify(wrong, given.graph),
+                    Contains("within of the rewrite swiglu names scopes of the graph"));
+}
+
 TEST_CASE("replaced layers take less memory") {
   for (const bool rms : {false, true}) {
     const Style style{.norm = rms ? kRmsNorms[0] : kLayerNorms[0], .bias = !rms};
@@ -361,7 +400,9 @@ TEST_CASE("users add pairs of their own, and pairs that do not match are refused
              Contains("pattern and replacement have the same inputs and outputs"));
   CHECK_THAT(refusal(config("nonsense", divide)), Contains("the pattern of mine is a graph"));
   CHECK_THAT(refusal(R"(["atention"])"), Contains("did you mean \"attention\"?"));
-  CHECK_THAT(refusal(R"([{"name": "mine"}])"), Contains("{name, pattern, replacement}"));
+  CHECK_THAT(refusal(R"([{"name": "mine"}])"), Contains("names must be among"));
+  CHECK_THAT(refusal(R"([{"name": "mine", "pattern": "x"}])"),
+             Contains("{name, pattern, replacement}"));
 }
 
 }  // namespace perigee::parity
