@@ -141,6 +141,8 @@ TEST_CASE("automatic stages of Alpa's models are not slower than any plan of a s
            {8, {gpt("2.6B", 32, 2560, 32), moe("2.4B", 16, 1024, 16), resnet("1B", 50, 320)}},
            {16, {gpt("6.7B", 32, 4096, 32), moe("10B", 16, 1536, 32), resnet("2B", 50, 448)}},
            {32, {gpt("15B", 48, 5120, 32), moe("27B", 16, 2048, 48), resnet("4B", 101, 448)}}}) {
-    for (const auto& model : models) sweep(model, world, 3600);
+    for (const auto& model : models) {
+      DYNAMIC_SECTION(model.name << " on " << world) { sweep(model, world, 3600); }
+    }
   }
 }

@@ -148,6 +148,28 @@ TEST_CASE("clustering minimises the bytes between layers within a tolerance of t
   }
 }
 
+TEST_CASE("clustering minimises the bytes of all cuts before it evens out the work") {
+  // Six products in a row; only the value between the third and the fourth is narrow.
+  const std::vector<int64_t> widths = {8, 8, 8, 4, 8, 8, 8};
+  graph::Graph g;
+  g.scopes = {{"", "Chain"}};
+  const auto type = [](int64_t rows, int64_t columns) {
+    return graph::TensorType{graph::DType::float32, {rows, columns}};
+  };
+  auto x = g.add_input(graph::Input::Kind::data, "x", type(1, widths[0]));
+  for (size_t k = 0; k + 1 < widths.size(); ++k) {
+    const auto name = "m" + std::to_string(k);
+    g.scopes.push_back({name, "Linear"});
+    const auto weight = g.add_input(graph::Input::Kind::parameter, name + ".weight",
+                                    type(widths[k], widths[k + 1]));
+    x = g.add_node("aten::mm", {{"self", x}, {"mat2", weight}}, {type(1, widths[k + 1])}, name)[0];
+  }
+  // Each two cuts have one of 32 bytes. With the narrow one the layers' work is 64, 96 and 160; the
+  // most even cut, of 64, 128 and 128, has two of 32 bytes.
+  const auto found = methods::cluster_layers(g, {.layers = 3, .tolerance = 1.0});
+  CHECK(std::ranges::count(found, "m3") == 1);
+}
+
 TEST_CASE("the table has each range of layers on each view, with its cost and memory") {
   const Job job;
   const auto table = make_stage_table(job.request(), job.options());
