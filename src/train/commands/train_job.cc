@@ -157,8 +157,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
                                         require_gradients(task, plan_text);
                                     });
   if (shared.plan.mesh.size() != communicator.world()) {
-    fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
-         communicator.world(), shared.plan.mesh.size());
+    fail("plan",
+         "the plan's mesh must have the {} ranks of this run, but it has {}: start {} ranks "
+         "(--nproc, cluster.ranks)",
+         communicator.world(), shared.plan.mesh.size(), shared.plan.mesh.size());
   }
 
   // The rank's program, tensors and data.

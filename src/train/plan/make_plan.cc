@@ -108,8 +108,10 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
       });
       StrategyAccess::remember(strategy, resolved, request);
       if (request.world_given && plan.mesh.size() != request.world) {
-        fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
-             request.world, plan.mesh.size());
+        fail("plan",
+             "the plan's mesh must have the {} ranks of this run, but it has {}: start {} ranks "
+             "(--nproc, cluster.ranks)",
+             request.world, plan.mesh.size(), plan.mesh.size());
       }
       auto fitted = train::with_fitted_batch(job, plan);
       if (fitted.batch.global != job.batch.global) {
