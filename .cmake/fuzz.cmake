@@ -1,5 +1,6 @@
 # The fuzzers of tests/fuzz (scripts/fuzz): clang's libFuzzer with the address and undefined-behaviour sanitizers. Everything that a
-# parser needs is compiled with them, in libraries by folder, so that one target is built in minutes; LibTorch is not needed.
+# parser needs is compiled with them, in libraries by folder, so that one target is built in minutes. Archives of torch.export need
+# LibTorch, whose own code has no sanitizers.
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   message(FATAL_ERROR "[build] fuzzers need clang, but the compiler is ${CMAKE_CXX_COMPILER}: use scripts/fuzz")
 endif()
@@ -51,6 +52,9 @@ perigee_fuzzed(profile SOURCES src/profile/export.cc src/profile/trace_text.cc L
 perigee_fuzzed(metrics SOURCES src/train/output/metrics.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(hosts SOURCES src/exec/comm/agreement.cc tools/perigee/launch/host_messages.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(stages SOURCES src/search/stages/stage_table_text.cc LIBRARIES fuzzed_base)
+perigee_fuzzed(exported SOURCES src/capture/exported/archive.cc src/capture/exported/arguments.cc src/capture/exported/convert.cc
+  src/capture/exported/numbers.cc src/capture/exported/outcome.cc src/capture/exported/reader.cc src/capture/exported/signature.cc
+  src/capture/exported/types.cc src/capture/record/data_schema.cc LIBRARIES torch::cpu fuzzed_plan)
 
 perigee_fuzzer(job fuzzed_job)
 perigee_fuzzer(plan fuzzed_plan)
@@ -69,3 +73,5 @@ perigee_fuzzer(metrics fuzzed_metrics)
 perigee_fuzzer(hosts fuzzed_hosts)
 perigee_fuzzer(stages fuzzed_stages)
 perigee_fuzzer(texts fuzzed_job)
+perigee_fuzzer(exported fuzzed_exported)
+perigee_fuzzer(archive fuzzed_exported)
