@@ -17,6 +17,14 @@ inline std::string build_folder() {
   return build ? build : "build";
 }
 
+// Runs a script that installs packages of PyPI. Returns whether they can be had.
+inline bool run_maker(const std::string& command) {
+  const int status = std::system(command.c_str());
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code != 0 && code != 77) throw std::runtime_error(command + " failed");
+  return code == 0;
+}
+
 // Writes tokenizers, a text, and their ids and decoded texts to the folder. Returns whether Python
 // and its packages can be had.
 inline bool make_tokenizers(const Folder& folder) {
@@ -30,13 +38,8 @@ inline bool make_tokenizers(const Folder& folder) {
       model = folder.at("small.model");
     }
   }
-  const int status = std::system(fmt::format("python3 tests/text/make_tokenizers.py {} "
-                                             "{}/python/tokenizers {}",
-                                             folder.path(), build_folder(), model)
-                                     .c_str());
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if (code != 0 && code != 77) throw std::runtime_error("make_tokenizers.py failed");
-  return code == 0;
+  return run_maker(fmt::format("python3 tests/text/make_tokenizers.py {} {}/python/tokenizers {}",
+                               folder.path(), build_folder(), model));
 }
 
 }  // namespace perigee::test
