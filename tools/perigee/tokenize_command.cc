@@ -19,14 +19,16 @@
 #include "base/text/depth.h"
 #include "base/text/utf8.h"
 #include "command.h"
+#include "text/chat/samples.h"
 #include "text/stream.h"
 
 namespace perigee::command {
 namespace {
 
 struct TokenizeOptions {
-  std::string file, tokenizer;
-  bool decode = false;
+  std::string file, tokenizer, chat_template;
+  bool decode = false, messages = false;
+  int64_t sequence = 0;  // of samples; 0: ids are printed
   OutputOptions output;
 };
 
@@ -109,6 +111,44 @@ int encode(const TokenizeOptions& options, const text::Tokenizer& tokenizer) {
   return 0;
 }
 
+// Prints a line {"ids": [...], "answers": [[begin, end], ...]} for each conversation of the file.
+int print_conversations(const TokenizeOptions& options, const text::Tokenizer& tokenizer,
+                        const text::ChatTemplate& chat) {
+  Result result(options.output.file);
+  text::encode_conversations(options.file, chat, tokenizer, [&](text::Conversation&& each) {
+    auto answers = nlohmann::ordered_json::array();
+    for (const auto& span : each.answers) answers.push_back({span.begin, span.end});
+    result.write(nlohmann::ordered_json{{"ids", each.ids}, {"answers", answers}}.dump() + "\n");
+  });
+  result.finish();
+  return 0;
+}
+
+// Writes the conversations of the file as samples.
+int write_samples(const TokenizeOptions& options, const text::Tokenizer& tokenizer,
+                  const text::ChatTemplate& chat) {
+  text::Samples samples(options.sequence);
+  text::encode_conversations(options.file, chat, tokenizer,
+                             [&](text::Conversation&& each) { samples.add(each); });
+  samples.write(options.output.file);
+  if (samples.cut() > 0) {
+    log::warn("{} of {} conversations have more than {} tokens and were cut", samples.cut(),
+              samples.size(), options.sequence + 1);
+  }
+  if (samples.left_out() > 0) {
+    log::warn("{} conversations were left out: they have no answer within {} tokens",
+              samples.left_out(), options.sequence + 1);
+  }
+  log::info("{} samples with {} tokens of answers in {}", samples.size(), samples.learned(),
+            options.output.file);
+  return 0;
+}
+
+int encode_messages(const TokenizeOptions& options, const text::Tokenizer& tokenizer) {
+  const text::ChatTemplate chat(options.chat_template, options.tokenizer);
+  return (options.sequence > 0 ? write_samples : print_conversations)(options, tokenizer, chat);
+}
+
 // Returns the ids of {"ids": [...]}, or of numbers with white space between them.
 std::vector<int64_t> read_ids(const std::string& path) {
   const auto text = read_file(path);
@@ -165,19 +205,36 @@ int decode(const TokenizeOptions& options, const text::Tokenizer& tokenizer) {
 
 void add_tokenize_command(CLI::App& app, Action& action) {
   auto options = std::make_shared<TokenizeOptions>();
-  auto* sub = add_command(app, "tokenize",
-                          "print the token ids of a file's text, or the text of ids",
-                          {"perigee tokenize notes.txt --tokenizer llama/tokenizer.json --json",
-                           "perigee tokenize notes.ids --tokenizer llama/tokenizer.json --decode"});
+  auto* sub = add_command(
+      app, "tokenize", "print the token ids of a file's text, or the text of ids",
+      {"perigee tokenize notes.txt --tokenizer llama/tokenizer.json --json",
+       "perigee tokenize notes.ids --tokenizer llama/tokenizer.json --decode",
+       "perigee tokenize chats.jsonl --tokenizer llama/tokenizer.json --messages "
+       "--sequence 2048 -o chats.safetensors"});
   sub->add_option("FILE", options->file, "text; with --decode: ids")->required();
   sub->add_option("--tokenizer", options->tokenizer,
                   "\"bytes\", a tokenizer.json or a SentencePiece model")
       ->required();
-  sub->add_flag("--decode", options->decode, "print the text of ids, special tokens included");
+  auto* decoded = sub->add_flag("--decode", options->decode,
+                                "print the text of ids, special tokens included");
+  auto* messages = sub->add_flag(
+                          "--messages", options->messages,
+                          "FILE has conversations as JSON lines: print their ids by the chat "
+                          "template, and which of them are answers")
+                       ->excludes(decoded);
+  sub->add_option("--template", options->chat_template,
+                  "the chat template's file (default: that of the tokenizer's folder)")
+      ->needs(messages);
   add_output_options(*sub, options->output);
+  sub->add_option("--sequence", options->sequence,
+                  "write samples of so many tokens to the safetensors file of -o, for data.tensors")
+      ->check(positive())
+      ->needs(messages)
+      ->needs("-o");
   sub->callback([options, &action] {
     action = [options] {
       const auto tokenizer = text::make_tokenizer(options->tokenizer);
+      if (options->messages) return encode_messages(*options, *tokenizer);
       return options->decode ? decode(*options, *tokenizer) : encode(*options, *tokenizer);
     };
   });

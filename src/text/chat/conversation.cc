@@ -1,0 +1,135 @@
+#include "text/chat/conversation.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "base/fail.h"
+#include "base/parallel.h"
+#include "base/text/depth.h"
+
+using nlohmann::ordered_json;
+
+namespace perigee::text {
+namespace {
+
+constexpr size_t kLines = 256;  // that are encoded at the same time
+
+ordered_json parse_line(const std::string& line) {
+  check_json_depth(line, "data", "a conversation");
+  ordered_json json;
+  try {
+    json = ordered_json::parse(line);
+  } catch (const ordered_json::parse_error& error) {
+    fail("data", "a line must be JSON, but is none from byte {} on", error.byte);
+  }
+  const auto wrong = [](std::string_view got) {
+    fail("data",
+         "a line must be {{\"messages\": [{{\"role\": ..., \"content\": ...}}, ...]}}, but {}",
+         got);
+  };
+  if (!json.is_object()) wrong("is no object");
+  if (!json.contains("messages") || !json["messages"].is_array()) wrong("has no list \"messages\"");
+  if (json["messages"].empty()) wrong("\"messages\" is empty");
+  for (const auto& message : json["messages"]) {
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      wrong("a message has no \"role\"");
+    }
+  }
+  return json;
+}
+
+// A line of a file with its number, from 1.
+struct Line {
+  int64_t number = 0;
+  std::string text;
+};
+
+[[noreturn]] void fail_at(const std::string& file, int64_t line, const Error& error) {
+  const std::string text = error.what();
+  const std::string own = "[data] ";
+  fail("data", "{}:{}: {}", file, line, text.starts_with(own) ? text.substr(own.size()) : text);
+}
+
+}  // namespace
+
+std::vector<Span> answers_of(const ChatTemplate& chat, const ordered_json& conversation,
+                             const jinja::Rendered& rendered) {
+  std::vector<Span> answers;
+  const bool marked = chat.marks_answers(conversation);
+  if (marked) answers = rendered.generated;
+  auto part = conversation;
+  auto& messages = part["messages"];
+  messages = ordered_json::array();
+  for (const auto& message : conversation["messages"]) {
+    const bool answer = !marked && message["role"] == "assistant";
+    const auto before = answer ? chat.render(part, true).text : std::string();
+    messages.push_back(message);
+    if (!answer) continue;
+    const auto with = chat.render(part, false).text;
+    if (!with.starts_with(before) || !rendered.text.starts_with(with)) {
+      fail("data",
+           "the template must render messages one after the other, but message {} changes with "
+           "those around it: mark answers in the template by {{% generation %}}",
+           messages.size());
+    }
+    answers.push_back({before.size(), with.size()});
+  }
+  std::erase_if(answers, [](const Span& span) { return span.begin == span.end; });
+  if (answers.empty())
+    fail("data", "a conversation must have an answer of the model, but has none");
+  return answers;
+}
+
+Conversation encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
+                                 const ordered_json& conversation) {
+  const auto rendered = chat.render(conversation, false);
+  Conversation encoded;
+  size_t done = 0;
+  const auto add = [&](size_t end) {
+    const auto text = std::string_view(rendered.text).substr(done, end - done);
+    const auto ids = done == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    done = end;
+  };
+  for (const auto& answer : answers_of(chat, conversation, rendered)) {
+    add(answer.begin);
+    const auto begin = encoded.ids.size();
+    add(answer.end);
+    if (encoded.ids.size() > begin) encoded.answers.push_back({begin, encoded.ids.size()});
+  }
+  add(rendered.text.size());
+  if (encoded.answers.empty()) fail("data", "an answer must have tokens, but has none");
+  return encoded;
+}
+
+void encode_conversations(const std::string& file, const ChatTemplate& chat,
+                          const Tokenizer& tokenizer,
+                          const std::function<void(Conversation&&)>& take) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail("data", "cannot read \"{}\": {}", file, std::strerror(errno));
+  std::vector<Line> lines;
+  const auto encode = [&] {
+    std::vector<Conversation> encoded(lines.size());
+    in_parallel(lines.size(), [&](size_t i) {
+      try {
+        encoded[i] = encode_conversation(chat, tokenizer, parse_line(lines[i].text));
+      } catch (const Error& error) {
+        fail_at(file, lines[i].number, error);
+      }
+    });
+    for (auto& each : encoded) take(std::move(each));
+    lines.clear();
+  };
+  std::string text;
+  for (int64_t number = 1; std::getline(in, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == text.npos) continue;
+    lines.push_back({number, std::move(text)});
+    if (lines.size() == kLines) encode();
+  }
+  if (in.bad()) fail_run("data", "cannot read \"{}\": {}", file, std::strerror(errno));
+  encode();
+}
+
+}  // namespace perigee::text
