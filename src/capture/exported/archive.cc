@@ -4,6 +4,7 @@
 #include <caffe2/serialize/inline_container.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -154,10 +155,20 @@ class Reader {
 }  // namespace
 
 Archive read_archive(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail("capture", "\"{}\" must be an archive of torch.export, but is a folder: {}", path, kHint);
+  }
   try {
     return Reader(path).read();
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
+    if (text.find("zip archive") != text.npos || text.find("not in a subdirectory") != text.npos) {
+      fail("capture",
+           "\"{}\" must be a whole archive of torch.export, but is cut short, damaged or another "
+           "kind of file: {}",
+           path, kHint);
+    }
     fail("capture", "\"{}\" must be a whole archive of torch.export, but LibTorch says: {}", path,
          text.substr(0, text.find('\n')));
   } catch (const nlohmann::json::exception& error) {

@@ -8,9 +8,10 @@
 
 #include "base/fail.h"
 #include "capture/exported/archive.h"
+#include "capture/exported/generalise.h"
 #include "capture/exported/outcome.h"
 #include "capture/exported/reader.h"
-#include "capture/exported/replay.h"
+#include "capture/exported/replay/replay.h"
 
 namespace perigee {
 namespace {
@@ -84,6 +85,20 @@ class Replay {
     }
   }
 
+  // Makes the program of an export with a fixed number of samples one for any number, where that
+  // is proven.
+  void generalise() {
+    if (exported::fixed_samples(program_) == 0) return;
+    auto found = exported::generalise(
+        program_, [&](const Program& program, int64_t samples, const exported::BeforeCall& before) {
+          return capture_evaluation(*module_, batch_of(samples),
+                                    [&](const Batch& batch) { return run(program, batch, before); })
+              .graph;
+        });
+    if (found.program) program_ = std::move(*found.program);
+    ended_ = std::move(found.ended);
+  }
+
   std::shared_ptr<torch::nn::Module> module() const { return module_; }
 
   std::vector<std::string> inputs() const {
@@ -95,14 +110,36 @@ class Replay {
   }
 
   Result operator()(const Batch& batch) const {
+    int64_t samples = -1;
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      if (program_.inputs[i].kind == Input::Kind::batch) check(batch, i, samples);
+    }
+    return run(program_, batch, {});
+  }
+
+ private:
+  // Returns a batch of that many samples without memory.
+  Batch batch_of(int64_t samples) const {
+    Batch batch;
+    for (const auto& input : program_.inputs) {
+      if (input.kind != Input::Kind::batch) continue;
+      auto sizes = input.sizes;
+      sizes[0] = samples;
+      batch[input.name] = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(input.type));
+    }
+    return batch;
+  }
+
+  Result run(const Program& program, const Batch& batch, const exported::BeforeCall& before) const {
     auto tensors = given_;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (program_.inputs[i].kind == Input::Kind::batch) tensors[i] = take(batch, i);
+      const auto& input = program.inputs[i];
+      if (input.kind == Input::Kind::batch) tensors[i] = batch.at(input.name);
     }
-    const auto replayed = exported::replay(program_, tensors);
+    const auto replayed = exported::replay(program, tensors, before);
     for (const auto& [name, value] : replayed.buffers) {
       for (size_t i = 0; i < tensors.size(); ++i) {
-        if (program_.inputs[i].name != name) continue;
+        if (program.inputs[i].name != name) continue;
         const at::NoGradGuard no_gradients;
         tensors[i].copy_(value);
       }
@@ -110,8 +147,8 @@ class Replay {
     return exported::result_of(replayed.results);
   }
 
- private:
-  at::Tensor take(const Batch& batch, size_t i) const {
+  // Checks a tensor of the batch. `samples`: of the tensors before it, or -1.
+  void check(const Batch& batch, size_t i, int64_t& samples) const {
     const auto& input = program_.inputs[i];
     const auto found = batch.find(input.name);
     if (found == batch.end()) {
@@ -125,7 +162,14 @@ class Replay {
            input.name, c10::toString(input.type), c10::toString(tensor.scalar_type()));
     }
     check_sizes(input, tensor.sizes());
-    return tensor;
+    if (input.sizes.empty() || input.sizes[0] >= 0) return;
+    if (samples >= 0 && tensor.size(0) != samples) {
+      fail("capture",
+           "\"{}\" was exported with one number of samples, but \"{}\" has {} and a tensor before "
+           "it {}",
+           path_, input.name, tensor.size(0), samples);
+    }
+    samples = tensor.size(0);
   }
 
   void check_sizes(const Input& input, at::IntArrayRef sizes) const {
@@ -134,8 +178,12 @@ class Replay {
         std::equal(sizes.begin() + 1, sizes.end(), input.sizes.begin() + 1, fits)) {
       fail("capture",
            "\"{}\" was exported for {} samples alone, but a microbatch of all ranks has {}: export "
-           "it with dynamic_shapes, {{\"{}\": {{0: Dim.DYNAMIC}}, ...}} (runtime/export.py)",
-           path_, input.sizes[0], sizes[0], input.name);
+           "it with dynamic_shapes, {{\"{}\": {{0: Dim.DYNAMIC}}, ...}} (runtime/export.py){}",
+           path_, input.sizes[0], sizes[0], input.name,
+           ended_.empty() ? ""
+                          : fmt::format("; that its loss is a mean or a sum over any number of "
+                                        "samples is not proven: {}",
+                                        ended_));
     }
     if (!std::equal(input.sizes.begin(), input.sizes.end(), sizes.begin(), sizes.end(), fits)) {
       fail("capture",
@@ -156,14 +204,16 @@ class Replay {
   Program program_;
   std::shared_ptr<ExportedModule> module_;
   std::vector<at::Tensor> given_;  // by input; undefined for the batch
+  std::string ended_;  // of a fixed number of samples: where the proof for any number ended
 };
 
 }  // namespace
 
 Model load_exported(const std::string& path) {
   const auto archive = exported::read_archive(path);
-  const auto replay = std::make_shared<const Replay>(path, archive,
-                                                     exported::read_program(archive));
+  const auto made = std::make_shared<Replay>(path, archive, exported::read_program(archive));
+  made->generalise();
+  const std::shared_ptr<const Replay> replay = made;
   return {.module = replay->module(),
           .forward = [replay](const Batch& batch) { return (*replay)(batch); },
           .inputs = replay->inputs()};

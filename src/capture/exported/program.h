@@ -12,13 +12,20 @@
 #include <variant>
 #include <vector>
 
+#include "capture/exported/autocast.h"
+
 namespace perigee::exported {
 
 struct Slot {
   int32_t index = -1;  // below 0: the value does not exist
 };
 
-using Item = std::variant<c10::IValue, Slot>;  // a constant or a value
+// A size that is a multiple of the number of samples (generalise.h).
+struct SampleSize {
+  int64_t multiple = 1;
+};
+
+using Item = std::variant<c10::IValue, Slot, SampleSize>;  // a constant, a value or a size
 
 // An argument by its name in the op's schema.
 struct Argument {
@@ -35,9 +42,10 @@ struct Call {
   std::string scope;   // dotted path of the module
   std::optional<c10::OperatorHandle> op;  // exactly one of these two
   NumberFunction function = nullptr;
-  std::vector<Argument> arguments;  // of an op by name, of a function in order
-  std::vector<Slot> outputs;        // lists flattened
-  bool gradients = true;            // false: within torch.no_grad
+  std::vector<Argument> arguments;   // of an op by name, of a function in order
+  std::vector<Slot> outputs;         // lists flattened
+  bool gradients = true;             // false: within torch.no_grad
+  std::optional<Autocast> autocast;  // the innermost region of torch.autocast
 };
 
 struct Input {
@@ -45,7 +53,7 @@ struct Input {
   Kind kind = Kind::batch;
   std::string name;  // of the argument of `forward`, or of the tensor
   Slot slot;
-  std::vector<int64_t> sizes;  // -1: dim 0 of a batch, the samples
+  std::vector<int64_t> sizes;  // -1: dim 0 of a batch, the samples of any number
   at::ScalarType type = at::kFloat;
 };
 
@@ -63,6 +71,8 @@ struct Program {
   std::map<std::string, std::string> modules;  // type by dotted path: "Linear"
   int32_t slots = 0;
   int64_t least_samples = 0, most_samples = -1;  // of a dynamic batch; -1: no limit
+  // The sizes that values have in the export, by slot; -1: computed; empty for numbers.
+  std::vector<std::vector<int64_t>> sizes;
 };
 
 }  // namespace perigee::exported

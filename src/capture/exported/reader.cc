@@ -6,6 +6,7 @@
 #include "capture/exported/arguments.h"
 #include "capture/exported/numbers.h"
 #include "capture/exported/signature.h"
+#include "capture/exported/types.h"
 #include "capture/record/data_schema.h"
 
 namespace perigee::exported {
@@ -82,6 +83,7 @@ class ProgramReader {
   struct Place {
     bool gradients = true;
     std::string scope;  // of nodes without a module stack
+    std::optional<Autocast> autocast;
   };
 
   void nodes(const json& graph, Names& names, const Place& place) {
@@ -101,12 +103,32 @@ class ProgramReader {
         inline_graph(target.substr(kControl.size()), node, names, here);
       } else {
         call(target, node, names, here);
+        note_sizes(graph, program_.calls.back(), node);
+      }
+    }
+  }
+
+  // Keeps the sizes that the call's results have in the export.
+  void note_sizes(const json& graph, const Call& call, const json& node) {
+    program_.sizes.resize(program_.slots);
+    const auto values = graph.find("tensor_values");
+    size_t result = 0;
+    for (const auto& output : node.at("outputs")) {
+      for (const auto& name : output_names(output)) {
+        const auto slot = call.outputs.at(result++);
+        if (slot.index < 0 || values == graph.end() || !values->contains(name)) continue;
+        for (const auto& size : values->at(name).at("sizes")) {
+          program_.sizes[slot.index].push_back(size.value("as_int", int64_t{-1}));
+        }
       }
     }
   }
 
   void call(const std::string& target, const json& node, Names& names, const Place& place) {
-    Call call{.target = target, .scope = place.scope, .gradients = place.gradients};
+    Call call{.target = target,
+              .scope = place.scope,
+              .gradients = place.gradients,
+              .autocast = place.autocast};
     call.function = find_number_function(target);
     if (!call.function) {
       if (!target.starts_with(kOps)) {
@@ -129,6 +151,28 @@ class ProgramReader {
     program_.calls.push_back(std::move(call));
   }
 
+  // Reads the first arguments of wrap_with_autocast. `outer`: the region that it is within.
+  Autocast read_autocast(const json& inputs, const std::optional<Autocast>& outer) {
+    const auto argument = [&](size_t i) -> const json& { return inputs.at(i).at("arg"); };
+    Autocast region{.enabled = argument(2).at("as_bool"), .caches = argument(3).at("as_bool")};
+    region.outermost = outer ? outer->outermost : regions_++;
+    if (!region.enabled) return region;
+    const auto device = argument(0).at("as_string").get<std::string>();
+    if (device != "cpu" && device != "cuda") {
+      fail("capture",
+           "an exported model's torch.autocast is for \"cpu\" or \"cuda\", whose lists of ops are "
+           "known, but one is for \"{}\": export with one of these, or outside of torch.autocast",
+           device);
+    }
+    region.device = device == "cpu" ? at::kCPU : at::kCUDA;
+    if (argument(1).contains("as_scalar_type")) {
+      region.type = element_type(argument(1).at("as_scalar_type").get<int64_t>());
+    } else {
+      region.type = region.device == at::kCPU ? at::kBFloat16 : at::kHalf;
+    }
+    return region;
+  }
+
   // Inlines a subgraph that runs once: wrap_with_set_grad_enabled(enabled, graph, ...) and
   // wrap_with_autocast(device, dtype, enabled, cache, graph, ...).
   void inline_graph(const std::string& op, const json& node, Names& names, Place place) {
@@ -138,12 +182,7 @@ class ProgramReader {
       place.gradients = inputs.at(0).at("arg").at("as_bool");
       at = 1;
     } else if (op == "wrap_with_autocast") {
-      if (inputs.at(2).at("arg").at("as_bool").get<bool>()) {
-        fail("capture",
-             "an exported model computes in its own types, but it uses {}: export it outside of "
-             "torch.autocast, and let the strategy choose the precision (method amp)",
-             op);
-      }
+      place.autocast = read_autocast(inputs, place.autocast);
       at = 4;
     } else {
       fail("capture",
@@ -173,6 +212,7 @@ class ProgramReader {
 
   const Archive& archive_;
   Program program_;
+  int regions_ = 0;  // outermost regions of torch.autocast so far
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Archives that cannot be models: one clear error each.
+#include <caffe2/serialize/inline_container.h>
+
 #include <filesystem>
 
 #include "tests/capture/exported/support.h"
@@ -34,7 +36,17 @@ TEST_CASE("a file that is no whole archive of torch.export is an error that name
   const Folder folder;
   const auto error = [](const std::string& file) { return error_of([&] { load_exported(file); }); };
   CHECK_THAT(error(folder.at("none.pt2")), Contains("none.pt2") && Contains("archive"));
-  CHECK_THAT(error(folder.add("text.pt2", "not a zip")), Contains("text.pt2"));
+  CHECK_THAT(error(folder.add("text.pt2", "not a zip")),
+             Contains("text.pt2\" must be a whole archive of torch.export, but is cut short") &&
+                 Contains("runtime/export.py") && !Contains("LibTorch"));
+  CHECK_THAT(error(folder.path()), Contains("but is a folder"));
+  const auto foreign = folder.at("foreign.pt2");
+  {
+    caffe2::serialize::PyTorchStreamWriter writer(foreign);
+    writer.writeRecord("notes", "text", 4);
+    writer.writeEndOfFile();
+  }
+  CHECK_THAT(error(foreign), Contains("foreign.pt2") && Contains("holds no models/NAME.json"));
   const auto whole = ArchiveMaker().write(folder.at("whole.pt2"));
   const auto bytes = std::filesystem::file_size(whole);
   for (const auto part : {bytes / 4, bytes / 2, bytes - 10}) {

@@ -6,7 +6,8 @@
 
 expected.json has for each model: the batch (made() here and in support.cc), the loss, and of each parameter's gradient the norm and
 the product with a fixed vector; `half`: the same for the first half of the samples, where batch norm couples them; `float32`:
-whether the model itself computes a part in float32.
+whether the model itself computes a part in float32, or `bfloat16` in that. A model that is `fixed` is exported with that many samples and without
+dynamic_shapes.
 """
 
 import json
@@ -33,11 +34,11 @@ def images(size, channels=3):
     return {"shape": [4, channels, size, size]}
 
 
-def model(folder, float32=False, half=False, **batch):
-    """Registers a function that returns a model: it gets tensors of `batch` by name."""
+def model(folder, float32=False, half=False, fixed=0, single=False, **batch):
+    """Registers a function that returns a model: it gets tensors of `batch` by name. `single`: float32 weights, of which the model casts some to bfloat16."""
 
     def register(make):
-        MODELS[make.__name__] = (make, folder, float32, half, batch)
+        MODELS[make.__name__] = (make, folder, float32, half, fixed, single, batch)
         return make
 
     return register
@@ -419,6 +420,63 @@ def dlrm():
     return Recommendation()
 
 
+@model("language", float32=True, fixed=1, tokens=TOKENS, labels=LABELS)
+def fixed_llama():
+    from transformers import LlamaConfig
+
+    return language(LlamaConfig(**{**SIZES, "hidden_size": 16}))
+
+
+@model("vision", fixed=2, images=images(16), labels=CLASSES)
+def fixed_vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return Images(
+        ViTForImageClassification(
+            ViTConfig(
+                hidden_size=12,
+                intermediate_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=16,
+                patch_size=8,
+                num_labels=10,
+                hidden_dropout_prob=0,
+                attention_probs_dropout_prob=0,
+            )
+        )
+    )
+
+
+@model("other", fixed=2, tokens=TOKENS, labels=LABELS)
+def fixed_lstm():
+    return lstm()
+
+
+@model("other", single=True, images=images(8), labels=CLASSES)
+def autocast():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 4, stride=2)
+            self.norm = nn.LayerNorm(8)
+            self.attention = nn.Linear(8, 24)
+            self.head = nn.Linear(8, 10)
+
+        def forward(self, images, labels):
+            # torch.export leaves the cache of casts out, which rounds the sum of gradients of a weight.
+            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+                x = self.norm(self.conv(images).flatten(2).transpose(1, 2))
+                q, k, v = self.attention(x).chunk(3, -1)
+                x = x + torch.softmax(q @ k.transpose(1, 2) / 3, -1) @ v
+                with torch.autocast("cpu", enabled=False):
+                    x = torch.tanh(x.float()).mean(1)
+                logits = torch.cat([self.head(x), self.head(2 * x)], 0)
+                return F.cross_entropy(logits[: images.shape[0]] + logits[images.shape[0] :], labels)
+
+    return Mixed()
+
+
 @model("other", tokens={"shape": [4, 64], "below": 256}, labels={"shape": [4, 64], "below": 256, "from": 5})
 def new():
     """The model of `perigee new --from pytorch`."""
@@ -453,22 +511,32 @@ def strip(program):
 
 
 def write(name):
-    make, folder, float32, half, fields = MODELS[name]
+    make, folder, float32, half, fixed, single, fields = MODELS[name]
     torch.manual_seed(0)
-    module = make().double().train()
+    module = make().train()
+    if not single:
+        module = module.double()
     for parameter in module.parameters():
         if parameter.dim() < 2:  # zeros and ones of an initialisation hide mistakes
             parameter.data += 0.1 * torch.randn_like(parameter)
     batch = {key: made(field) for key, field in fields.items()}
+    if single:
+        batch = {key: value.float() if value.is_floating_point() else value for key, value in batch.items()}
     file = f"{folder}/{name}.pt2"
     (FOLDER / folder).mkdir(parents=True, exist_ok=True)
     save = torch.export.save
     torch.export.save = lambda program, path: (strip(program), save(program, path))
     state = {key: value.clone() for key, value in module.state_dict().items()}
-    export(module, batch, FOLDER / file)
+    if fixed:
+        program = torch.export.export(module, (), {key: value[:fixed] for key, value in batch.items()}, strict=False)
+        torch.export.save(program, FOLDER / file)
+    else:
+        export(module, batch, FOLDER / file)
     torch.export.save = save
     module.load_state_dict(state)
     expected = {"file": file, "float32": float32, "batch": fields, **numbers(module, batch)}
+    if single:
+        expected["bfloat16"] = True
     if half:
         module.load_state_dict(state)
         samples = next(iter(batch.values())).shape[0] // 2

@@ -180,8 +180,7 @@ TEST_CASE("exported models under plans have one device's and PyTorch's numbers, 
   auto page = read_text(kPage);
   for (const auto& given : fixtures()) {
     Trained trained(given);
-    std::vector<std::string> cells{given.expected.at("float32").get<bool>() ? "float32"
-                                                                            : "float64"};
+    std::vector<std::string> cells{given.computes_in()};
     for (const auto& plan : columns()) {
       std::string error;
       cells.push_back(cell(trained, plan, error));

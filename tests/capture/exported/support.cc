@@ -61,12 +61,23 @@ at::Tensor made(const json& field) {
 
 }  // namespace
 
-double Fixture::tolerance() const { return expected.at("float32").get<bool>() ? 1e-6 : 1e-10; }
+double Fixture::tolerance() const {
+  if (expected.value("bfloat16", false)) return 2e-2;
+  return expected.at("float32").get<bool>() ? 1e-6 : 1e-10;
+}
+
+std::string Fixture::computes_in() const {
+  if (expected.value("bfloat16", false)) return "bfloat16";
+  return expected.at("float32").get<bool>() ? "float32" : "float64";
+}
 
 Batch Fixture::batch(int64_t samples) const {
   Batch batch;
   for (const auto& [name, field] : expected.at("batch").items()) {
     batch[name] = made(field);
+    if (computes_in() == "bfloat16" && batch[name].is_floating_point()) {
+      batch[name] = batch[name].to(at::kFloat);
+    }
     if (samples > 0) batch[name] = batch[name].narrow(0, 0, samples).contiguous();
   }
   return batch;

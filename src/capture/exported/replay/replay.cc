@@ -1,4 +1,4 @@
-#include "capture/exported/replay.h"
+#include "capture/exported/replay/replay.h"
 
 #include <ATen/ATen.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/fail.h"
 #include "capture/capture.h"
-#include "capture/exported/convert.h"
+#include "capture/exported/replay/convert.h"
 
 namespace perigee::exported {
 namespace {
@@ -17,25 +17,40 @@ class Run {
  public:
   explicit Run(const Program& program) : program_(program), values_(program.slots) {}
 
-  Replayed run(const std::vector<at::Tensor>& inputs) {
+  Replayed run(const std::vector<at::Tensor>& inputs, const BeforeCall& before) {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      values_[program_.inputs[i].slot.index] = inputs[i];
+      const auto& input = program_.inputs[i];
+      values_[input.slot.index] = inputs[i];
+      if (input.kind == Input::Kind::batch && inputs[i].dim() > 0) samples_ = inputs[i].size(0);
     }
-    for (const auto& call : program_.calls) {
-      const auto scope = perigee::scope(call.scope);
-      const at::AutoGradMode gradients(at::GradMode::is_enabled() && call.gradients);
-      if (call.function) {
-        evaluate(call);
+    for (size_t i = 0; i < program_.calls.size(); ++i) {
+      if (before) {
+        auto call = program_.calls[i];
+        before(i, call, values_);
+        run(call);
       } else {
-        dispatch(call);
+        run(program_.calls[i]);
       }
     }
     return {tensors(program_.results), tensors(program_.buffers)};
   }
 
  private:
+  void run(const Call& call) {
+    const auto scope = perigee::scope(call.scope);
+    const at::AutoGradMode gradients(at::GradMode::is_enabled() && call.gradients);
+    if (call.autocast || in_autocast_) autocast_.enter(call.autocast);
+    in_autocast_ = call.autocast.has_value();
+    if (call.function) {
+      evaluate(call);
+    } else {
+      dispatch(call);
+    }
+  }
+
   IValue value_of(const Item& item) const {
     if (const auto* constant = std::get_if<IValue>(&item)) return *constant;
+    if (const auto* size = std::get_if<SampleSize>(&item)) return size->multiple * samples_;
     return values_[std::get<Slot>(item).index];
   }
 
@@ -123,12 +138,16 @@ class Run {
 
   const Program& program_;
   std::vector<IValue> values_;
+  AutocastState autocast_;
+  bool in_autocast_ = false;
+  int64_t samples_ = 0;
 };
 
 }  // namespace
 
-Replayed replay(const Program& program, const std::vector<at::Tensor>& inputs) {
-  return Run(program).run(inputs);
+Replayed replay(const Program& program, const std::vector<at::Tensor>& inputs,
+                const BeforeCall& before) {
+  return Run(program).run(inputs, before);
 }
 
 }  // namespace perigee::exported

@@ -1,4 +1,4 @@
-#include "capture/exported/convert.h"
+#include "capture/exported/replay/convert.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>

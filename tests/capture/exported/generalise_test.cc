@@ -1,0 +1,154 @@
+// Exports with a fixed number of samples: they hold for any number where that is proven.
+#include "capture/exported/generalise.h"
+
+#include <algorithm>
+
+#include "tests/capture/exported/support.h"
+#include "tests/capture/support.h"
+#include "tests/support/temporary_folder.h"
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+namespace perigee::test {
+namespace {
+
+constexpr int64_t kSamples = 4;
+const std::string kNone = "nothing was thrown";  // error_of without an error
+
+Batch samples(int64_t count) { return {{"x", normal({count, 4})}, {"y", normal({count, 2})}}; }
+
+json ints(const std::vector<int64_t>& values) { return {{"as_ints", values}}; }
+
+json call(const std::string& op, const Inputs& inputs, const std::string& output) {
+  return node("torch.ops.aten." + op, inputs, {output});
+}
+
+// An export of 4 samples: forward(x [4, 4], y [4, 2]) with these calls between the layer's result
+// "h" [4, 2] and the loss of "z" [4, 2]. Each call has the sizes of its result.
+Model load(const std::vector<std::pair<json, std::vector<int64_t>>>& between,
+           int64_t reduction = at::Reduction::Mean, bool gives_loss = true) {
+  ArchiveMaker archive;
+  archive.value("x", {kSamples, 4});
+  archive.value("y", {kSamples, 2});
+  archive.value("h", {kSamples, 2});
+  archive.value("loss", {});
+  auto& nodes = archive.nodes();
+  for (size_t i = 0; i < between.size(); ++i) {
+    const auto& [made, sizes] = between[i];
+    archive.value(made["outputs"][0]["as_tensor"]["name"], sizes);
+    nodes.insert(nodes.begin() + 1 + static_cast<int64_t>(i), made);
+  }
+  if (!between.empty()) nodes.back()["inputs"][0]["arg"] = tensor("z");
+  nodes.back()["inputs"].push_back(
+      json{{"name", "reduction"}, {"arg", json{{"as_int", reduction}}}, {"kind", 1}});
+  if (!gives_loss) archive.results({{"h", "h"}, {"losses", "loss"}});
+  const Folder folder;
+  return load_exported(archive.write(folder.at("m.pt2")));
+}
+
+// Returns the error of eight samples, or kNone where their loss is the mean (or sum) of the export's
+// losses of both halves, and the captured graph has the eager gradients.
+std::string difference_of_twice(const Model& model, bool sum = false) {
+  const auto batch = samples(2 * kSamples);
+  return error_of([&] {
+    check_parity(*model.module, batch, model.forward);
+    double halves = 0;
+    for (const int64_t begin : {int64_t{0}, kSamples}) {
+      Batch half;
+      for (const auto& [name, all] : batch) half[name] = all.narrow(0, begin, kSamples);
+      halves += model.forward(half).loss.item<double>();
+    }
+    CHECK(model.forward(batch).loss.item<double>() == Approx(sum ? halves : halves / 2));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a fixed number of samples is replaced where samples are followed") {
+  const json h = tensor("h");
+  SECTION("nothing to replace, a mean and a sum") {
+    CHECK(difference_of_twice(load({})) == kNone);
+    CHECK(difference_of_twice(load({}, at::Reduction::Sum), true) == kNone);
+  }
+  SECTION("samples merged with a dim and split again") {
+    CHECK(difference_of_twice(
+              load({{call("view.default", {{"self", h}, {"size", ints({8})}}, "a"), {8}},
+                    {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({4, 2})}}, "z"),
+                     {4, 2}}})) == kNone);
+  }
+  SECTION("a new tensor and an expanded one") {
+    CHECK(
+        difference_of_twice(load(
+            {{call("ones.default", {{"size", ints({4, 2})}}, "a"), {4, 2}},
+             {call("expand.default", {{"self", tensor("b")}, {"size", ints({4, 2})}}, "d"), {4, 2}},
+             {call("mul.Tensor", {{"self", tensor("a")}, {"other", tensor("d")}}, "c"), {4, 2}},
+             {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}})) == kNone);
+  }
+  SECTION("a size that is a number of the model, though it is the number of samples") {
+    // [2] to [4, 2] by the model's own 4, summed over it.
+    CHECK(
+        difference_of_twice(load(
+            {{call("expand.default", {{"self", tensor("b")}, {"size", ints({4, 2})}}, "a"), {4, 2}},
+             {call("sum.dim_IntList", {{"self", tensor("a")}, {"dim", ints({0})}}, "c"), {2}},
+             {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}})) == kNone);
+  }
+}
+
+TEST_CASE("an element of each sample is chosen by its position") {
+  // h[arange(4), 1] as in a model that takes the last token of each sample.
+  const json h = tensor("h");
+  const auto indices = json{
+      {"as_optional_tensors",
+       {json{{"as_tensor", {{"name", "a"}}}}, json{{"as_tensor", {{"name", "k"}}}}}}};
+  CHECK(difference_of_twice(load(
+            {{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
+             {call("argmax.default", {{"self", h}, {"dim", {{"as_int", 1}}}}, "k"), {4}},
+             {call("index.Tensor", {{"self", h}, {"indices", indices}}, "c"), {4}},
+             {call("view.default", {{"self", tensor("c")}, {"size", ints({4, 1})}}, "d"), {4, 1}},
+             {call("add.Tensor", {{"self", h}, {"other", tensor("d")}}, "z"), {4, 2}}})) == kNone);
+}
+
+TEST_CASE("a fixed number of samples stays where the proof ends, which the error names") {
+  const json h = tensor("h");
+  const auto error = [&](const Model& model, const std::string& op) {
+    CHECK(error_of([&] { check_parity(*model.module, samples(4), model.forward); }) == kNone);
+    const auto error = difference_of_twice(model);
+    CHECK_THAT(error, Contains("for 4 samples alone") && Contains("dynamic_shapes") &&
+                          Contains("is not proven: ") && Contains(op));
+  };
+  SECTION("a sum that is divided by the number of samples as a constant") {
+    error(load({{call("div.Tensor", {{"self", h}, {"other", {{"as_int", 4}}}}, "z"), {4, 2}}},
+               at::Reduction::Sum),
+          "a factor or divisor that may be their number");
+  }
+  SECTION("samples that are told by their position") {
+    error(
+        load({{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
+              {call("view.default", {{"self", tensor("a")}, {"size", ints({4, 1})}}, "c"), {4, 1}},
+              {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+        "position");
+  }
+  SECTION("no loss") {
+    const auto model = load({}, at::Reduction::Mean, false);
+    CHECK_THAT(error_of([&] { model.forward(samples(8)); }), Contains("gives no loss"));
+  }
+  SECTION("samples that are reduced to their largest") {
+    error(load({{call("amax.default",
+                      {{"self", h}, {"dim", ints({0})}, {"keepdim", {{"as_bool", true}}}}, "a"),
+                 {1, 2}},
+                {call("add.Tensor", {{"self", h}, {"other", tensor("a")}}, "z"), {4, 2}}}),
+          "amax");
+  }
+  SECTION("a sum over samples of a constant") {
+    error(
+        load({{call("ones.default", {{"size", ints({4, 2})}}, "a"), {4, 2}},
+              {call("mul.Tensor", {{"self", tensor("a")}, {"other", tensor("b")}}, "d"), {4, 2}},
+              {call("add.Tensor", {{"self", h}, {"other", tensor("d")}}, "e"), {4, 2}},
+              {call("sum.default", {{"self", tensor("a")}}, "c"), {}},
+              {call("mul.Tensor", {{"self", tensor("e")}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+        "sum");
+  }
+}
+
+}  // namespace perigee::test
