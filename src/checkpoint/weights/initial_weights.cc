@@ -153,19 +153,27 @@ InitialWeights::InitialWeights(const std::string& path, const job::ModelConfig& 
 void InitialWeights::read(std::string_view name, const std::vector<mesh::Range>& ranges,
                           at::Tensor target) const {
   const auto& found = found_.find(name)->second;
-  const auto view = [](const TensorBytes& stored) {
-    return at::from_blob(const_cast<std::byte*>(stored.bytes.data()), stored.shape,
-                         at::dtype(exec::scalar_type(stored.dtype)));
+  const auto copy = [&](const TensorBytes& stored, const std::vector<mesh::Range>& part,
+                        at::Tensor to) {
+    const auto all = at::from_blob(const_cast<std::byte*>(stored.bytes.data()), stored.shape,
+                                   at::dtype(exec::scalar_type(stored.dtype)));
+    const auto wanted = part_in_model(all, found.form, heads_, part);
+    bytes_read_ += static_cast<int64_t>(wanted.nbytes());
+    to.copy_(wanted);
   };
-  if (found.form != Form::experts_transposed) {
-    target.copy_(part_in_model(view(*found.stored[0]), found.form, heads_, ranges));
-    return;
-  }
+  if (found.form != Form::experts_transposed) return copy(*found.stored[0], ranges, target);
   const std::vector<mesh::Range> inner(ranges.begin() + 1, ranges.end());
   for (int64_t e = 0; e < ranges[0].length; ++e) {
-    const auto& stored = *found.stored[static_cast<size_t>(ranges[0].begin + e)];
-    target.select(0, e).copy_(part_in_model(view(stored), found.form, heads_, inner));
+    copy(*found.stored[static_cast<size_t>(ranges[0].begin + e)], inner, target.select(0, e));
   }
+}
+
+int64_t InitialWeights::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, found] : found_) {
+    for (const auto* stored : found.stored) bytes += std::ssize(stored->bytes);
+  }
+  return bytes;
 }
 
 std::string InitialWeights::report() const {

@@ -38,6 +38,9 @@ class InitialWeights {
   bool has(std::string_view name) const { return found_.contains(name); }
   // Reads one part of the tensor, one range per dim, into a tensor of the part's shape.
   void read(std::string_view name, const std::vector<mesh::Range>& ranges, at::Tensor target) const;
+  // Returns the bytes of elements that read() has read, and those of all tensors of the model.
+  int64_t bytes_read() const { return bytes_read_; }
+  int64_t bytes() const;
   // Returns "291 of 291 tensors loaded from DIR", with the numbers of those that are initialised by
   // the model and of those that are not used.
   std::string report() const;
@@ -56,6 +59,7 @@ class InitialWeights {
   std::map<std::string, Found, std::less<>> found_;
   int64_t heads_ = 1;
   size_t wanted_ = 0, unused_ = 0;
+  mutable int64_t bytes_read_ = 0;
 };
 
 }  // namespace perigee::checkpoint

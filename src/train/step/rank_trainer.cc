@@ -131,6 +131,10 @@ void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>
       }
     }
   }
+  if (weights) {
+    log::debug("rank {} has read {} of {} bytes of the tensors in {}", communicator_.rank(),
+               weights->bytes_read(), weights->bytes(), job_.train.weights);
+  }
 }
 
 at::Tensor RankTrainer::first_value(const graph::Input& input,

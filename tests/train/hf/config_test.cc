@@ -37,7 +37,8 @@ TEST_CASE("a config with a key or value that is not built is refused by name") {
       {"gpt2",
        {{"scale_attn_by_inverse_layer_idx", true}},
        "is false in a model that is built here"},
-      {"mixtral", {{"output_router_logits", true}}, "output_router_logits is false"},
+      {"mixtral", {{"output_router_logits", 1}}, "output_router_logits is true or false"},
+      {"mixtral", {{"router_jitter_noise", 0.1}}, "router_jitter_noise"},
       {"mixtral", {{"num_experts_per_tok", 9}}, "is at most num_local_experts (4)"}};
   for (const auto& one : cases) {
     CAPTURE(one.message);

@@ -39,6 +39,10 @@ MODELS = {
     # As the built-in llama.
     "plain-llama": ("llama", "Llama", dict(SIZES, num_attention_heads=2)),
     "mixtral": ("mixtral", "Mixtral", dict(SIZES, num_local_experts=4, num_experts_per_tok=2)),
+    # The loss has the router's balance loss.
+    "mixtral-balanced": ("mixtral", "Mixtral", dict(SIZES, num_local_experts=4, num_experts_per_tok=2,
+                                                    num_hidden_layers=1, output_router_logits=True,
+                                                    router_aux_loss_coef=0.5)),
 }
 # Configs for the weights of llama.
 LLAMA = MODELS["llama"][2]
@@ -125,8 +129,11 @@ def values(module, name, config, state, dtype):
     model, restore = make(module, name, config, dtype)
     model.load_state_dict(state)
     tokens, labels = batch()
-    logits = model.eval()(tokens, use_cache=False).logits
+    output = model.eval()(tokens, use_cache=False)
+    logits = output.logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    if getattr(model.config, "output_router_logits", False):
+        loss = loss + model.config.router_aux_loss_coef * output.aux_loss
     loss.backward()
     result = {"loss": loss.item(), "logits": summary(logits),
               "gradients": {n: summary(g) for n, g in stored_gradients(model)}}

@@ -58,6 +58,12 @@ TEST_CASE("losses, logits and gradients of every family equal transformers'") {
   }
 }
 
+TEST_CASE("a mixture's balance loss is transformers', also on a mesh") {
+  check_fixture("mixtral-balanced", "float64", 1e-10);
+  check_fixture("mixtral-balanced", "float64", 1e-10,
+                R"([["parallel_mode", [["tensor", 2], ["data", 2]]], "tensor_parallel"])", 4, 4);
+}
+
 TEST_CASE("rotary positions of every kind and other activations equal transformers'") {
   for (const char* kind : {"linear", "dynamic", "yarn", "longrope", "llama3", "gelu"}) {
     check_fixture(std::string("llama-") + kind, "float64", 1e-10);

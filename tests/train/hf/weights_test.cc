@@ -1,4 +1,5 @@
 // Files of weights: which are accepted, and the errors of the others.
+#include "base/log.h"
 #include "tests/train/hf/support.h"
 
 using namespace perigee;
@@ -68,6 +69,41 @@ TEST_CASE("a part of a tensor is that part of the whole, for every family") {
                                           wanted_of(model).size(), wanted_of(model).size(),
                                           fixture(name)));
   }
+}
+
+TEST_CASE("each rank reads its parts of the tensors alone") {
+  struct Lines : log::Sink {
+    std::vector<std::string> lines;
+    void write(log::Level, std::string_view text) override { lines.emplace_back(text); }
+  };
+  // Returns the bytes that each of four ranks reads, and those of all tensors.
+  const auto read_by = [](const std::string& strategy) {
+    const auto job = hf_job(fixture("llama"));
+    Lines sink;
+    log::set_sink(&sink, log::Level::debug);
+    const auto trainer = HfModel(job).trainer(Strategy::data(strategy), 4);
+    log::set_sink(nullptr, log::Level::info);
+    std::vector<int64_t> bytes(5, -1);
+    for (const auto& line : sink.lines) {
+      int rank = 0;
+      long read = 0, all = 0;
+      if (std::sscanf(line.c_str(), "rank %d has read %ld of %ld bytes", &rank, &read, &all) != 3) {
+        continue;
+      }
+      bytes.at(rank) = read;
+      bytes.back() = all;
+    }
+    return bytes;
+  };
+  const auto whole = read_by(R"([["parallel_mode", [["data", 4]]]])");
+  REQUIRE(whole.back() > 0);
+  for (int rank = 0; rank < 4; ++rank) CHECK(whole[rank] == whole.back());
+  const auto parts = read_by(R"([["parallel_mode", [["data", 4]]], "fsdp"])");
+  CHECK(parts[0] + parts[1] + parts[2] + parts[3] == whole.back());
+  for (int rank = 0; rank < 4; ++rank) CHECK(parts[rank] < whole.back() / 3);
+  const auto cut = read_by(
+      R"([["parallel_mode", [["tensor", 2], ["pipe", 2]]], "tensor_parallel", "pipeline_parallel"])");
+  for (int rank = 0; rank < 4; ++rank) CHECK(cut[rank] < whole.back() / 2);
 }
 
 TEST_CASE("the built-in gpt and llama start from folders of Hugging Face") {

@@ -36,6 +36,8 @@ struct Architecture {
   double deviation = 0.02;       // of initial weights
   std::vector<int64_t> windows;  // per layer: tokens that a token attends to; 0: all before it
   int64_t experts = 0, top_k = 0;
+  bool balances = false;      // the loss has the router's balance loss, times
+  double balance_weight = 0;  // this
   Rope rope;
 };
 

@@ -157,12 +157,18 @@ struct Experts : nn::Module {
   }
 
   // x [b, s, w] -> [b, s, w]. The queues are those of each sample, so that samples
-  // stay independent.
-  Tensor forward(const Tensor& x) {
+  // stay independent. `balance`, where it is not null, receives the mean over tokens of each
+  // expert's number of choices and of its probability, [2, e].
+  Tensor forward(const Tensor& x, Tensor* balance) {
     const auto b = x.size(0), s = x.size(1), w = x.size(2);
     const auto probability = at::softmax(router(x), -1);             // [b, s, e]
     const auto [weight, choice] = at::topk(probability, top_k, -1);  // [b, s, k]
     const auto share = weight / weight.sum(-1, true);
+    if (balance) {
+      const auto chosen = at::one_hot(choice, experts).sum(2).to(probability.scalar_type());
+      const std::vector<int64_t> tokens = {0, 1};  // dims
+      *balance = at::stack({chosen.mean(tokens), probability.mean(tokens)});
+    }
     const auto [slot, counts] = perigee::experts::slots(choice, experts, s);
     const auto sent = x.unsqueeze(2).expand({b, s, top_k, w});
     const auto queue = perigee::experts::dispatch(sent, slot, experts, s);
@@ -200,11 +206,11 @@ struct Block : nn::Module {
     drop2 = register_module("drop2", nn::Dropout(a.residual_dropout));
   }
 
-  Tensor forward(Tensor x, const Positions& positions) {
+  Tensor forward(Tensor x, const Positions& positions, Tensor* balance) {
     const auto normal = (*norm1)(x);
     x = x + drop1(rotary ? rotary->forward(normal, positions) : attention->forward(normal));
     const auto second = (*norm2)(x);
-    return x + drop2(experts ? experts->forward(second) : mlp->forward(second));
+    return x + drop2(experts ? experts->forward(second, balance) : mlp->forward(second));
   }
 };
 
@@ -258,17 +264,30 @@ struct Decoder : nn::Module {
     return result;
   }
 
-  // tokens [b, s] -> logits [b, s, v]
-  Tensor forward(const Tensor& tokens) {
+  // tokens [b, s] -> logits [b, s, v] and, where the model balances its experts, the balance loss.
+  std::pair<Tensor, Tensor> forward(const Tensor& tokens) {
     auto x = embed(tokens);
     if (a.family->scaled_embedding) x = x * embedding_scale(x.scalar_type());
     if (position) {
       x = drop(x + position(at::arange(tokens.size(1), tokens.options())));
     }
     const auto shared = positions(x);
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, shared);
+    Tensor balance;  // [2, e], the sum over layers
+    for (const auto& block : *blocks) {
+      Tensor own;
+      x = block->as<Block>()->forward(x, shared, a.balances ? &own : nullptr);
+      if (a.balances) balance = balance.defined() ? balance + own : own;
+    }
     x = (*norm)(x);
-    return a.tied ? at::linear(x, embed->weight) : head(x);
+    return {a.tied ? at::linear(x, embed->weight) : head(x), balance_loss(balance)};
+  }
+
+  // The loss of transformers (Switch Transformer, Fedus et al. 2021, equations 4 to 6), of the means
+  // over all layers.
+  Tensor balance_loss(const Tensor& sums) const {
+    if (!sums.defined()) return {};
+    const auto means = sums / double(a.layers);
+    return (means[0] * means[1]).sum() * double(a.experts);
   }
 
   // Returns sqrt(width) rounded to the type, as transformers has it.
@@ -303,7 +322,12 @@ BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence) {
   sized.values["vocab"] = architecture.vocab;
   return {{net,
            [net = net.get()](const Batch& batch) {
-             return models::language_result(net->forward(batch.at("tokens")), batch);
+             const auto [logits, balance] = net->forward(batch.at("tokens"));
+             auto result = models::language_result(logits, batch);
+             if (result.loss.defined() && balance.defined()) {
+               result.loss = result.loss + balance * net->a.balance_weight;
+             }
+             return result;
            }},
           models::language_batch(sized, sequence)};
 }

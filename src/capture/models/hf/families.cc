@@ -183,8 +183,10 @@ std::vector<Family> all() {
                                        {"max_position_embeddings", &A::positions, 131072},
                                        {"rms_norm_eps", &A::eps, 1e-5},
                                        {"num_local_experts", &A::experts, 8},
-                                       {"num_experts_per_tok", &A::top_k, 2}}),
-                  .fixed = {{"output_router_logits", {false}}, {"router_jitter_noise", {0.0, 0}}},
+                                       {"num_experts_per_tok", &A::top_k, 2},
+                                       {"output_router_logits", &A::balances, false},
+                                       {"router_aux_loss_coef", &A::balance_weight, 0.001}}),
+                  .fixed = {{"router_jitter_noise", {0.0, 0}}},
                   .prefix = "model.",
                   .names = mixtral_names(),
                   .unused = kRotaryUnused});
@@ -201,7 +203,7 @@ constexpr std::string_view kInformational =
     "min_length model_type n_ctx no_repeat_ngram_size num_beams num_labels "
     "num_return_sequences output_attentions output_hidden_states pad_token_id prefix "
     "pretraining_tp problem_type reorder_and_upcast_attn repetition_penalty return_dict "
-    "router_aux_loss_coef sep_token_id suppress_tokens task_specific_params temperature "
+    "sep_token_id suppress_tokens task_specific_params temperature "
     "tokenizer_class top_k top_p torch_dtype torchscript transformers_version "
     "unk_token_id use_bfloat16 use_cache ";
 
