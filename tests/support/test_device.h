@@ -1,4 +1,5 @@
-// The device of parity tests: the CPU, or with PERIGEE_TEST_DEVICE=cuda all ranks on GPU 0.
+// The device of parity tests: the CPU, or with PERIGEE_TEST_DEVICE=cuda all ranks on GPU 0, which
+// chooses kernels as in jobs; with "cuda deterministic", as in jobs with cluster.deterministic.
 #pragma once
 
 #include <cstdio>
@@ -11,10 +12,12 @@
 
 namespace perigee {
 
-inline bool on_gpu() {
+inline std::string_view wanted_device() {
   const char* device = std::getenv("PERIGEE_TEST_DEVICE");
-  return device && std::string_view(device) == "cuda";
+  return device ? device : "";
 }
+inline bool on_gpu() { return wanted_device().starts_with("cuda"); }
+inline bool deterministic() { return wanted_device() == "cuda deterministic"; }
 
 // Opens the CUDA plugin before any other use of CUDA. Without a GPU, the program ends with the line
 // that ctest reads as a skipped test. Other errors are thrown when a device is created.
@@ -34,7 +37,8 @@ inline const bool kCudaOpened = [] {
 }();
 
 inline std::shared_ptr<exec::Device> test_device() {
-  return on_gpu() ? exec::cuda_host().device({.deterministic = true}) : exec::cpu_device();
+  return on_gpu() ? exec::cuda_host().device({.deterministic = deterministic()})
+                  : exec::cpu_device();
 }
 
 // A rank's device and its communicator.
