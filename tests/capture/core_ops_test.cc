@@ -246,7 +246,8 @@ const std::set<std::string>& forward_alone() {
 
 // Their statistics are float, as on a GPU and with float weights; the CPU's are bfloat16 here.
 bool has_other_statistics(const std::string& op, at::ScalarType type) {
-  return type == torch::kBFloat16 && op.starts_with("aten::_native_batch_norm_legit");
+  return type == torch::kBFloat16 &&
+         (op.starts_with("aten::_native_batch_norm_legit") || op == "aten::native_layer_norm");
 }
 
 // Ops without a graph.

@@ -1,16 +1,18 @@
 // Ops that a graph, a plan or a replacement names.
+#include "exec/ops/dispatcher.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <set>
 #include <string>
 
 #include "base/error.h"
-#include "exec/ops/op.h"
+#include "tests/support/torch_test.h"
 
 using Catch::Matchers::Contains;
 using perigee::exec::dispatcher_kernel;
+using perigee::exec::dispatcher_kernel_on;
 using perigee::exec::Op;
 
 TEST_CASE("ops that read or write files, and overloads with out, are refused") {
@@ -32,6 +34,25 @@ TEST_CASE("ops that read or write files, and overloads with out, are refused") {
   // Text arguments that select an algorithm are allowed.
   CHECK_NOTHROW(dispatcher_kernel(
       {.name = "aten::gelu", .args = {{"self", perigee::graph::ValueId{0}}}, .outputs = {}}));
+}
+
+TEST_CASE("ops without operands make their results on the device that is asked for") {
+  const Op arange{.name = "aten::arange",
+                  .args = {{"end", int64_t{4}}},
+                  .outputs = {perigee::graph::TensorType{perigee::graph::DType::int64, {4}}}};
+  std::vector<at::Tensor> out(1);
+  dispatcher_kernel(arange)({}, out, {});
+  CHECK(out[0].device() == at::Device(at::kCPU));
+  dispatcher_kernel_on(at::kMeta, arange)({}, out, {});
+  CHECK(out[0].device() == at::Device(at::kMeta));
+  // An op that may move its operand leaves it where it is.
+  const Op cast{
+      .name = "aten::_to_copy",
+      .args = {{"self", perigee::graph::ValueId{0}}, {"dtype", perigee::graph::DType::float64}},
+      .outputs = {perigee::graph::TensorType{perigee::graph::DType::float64, {2}}}};
+  const std::vector<at::Tensor> in = {at::ones({2}, at::kMeta)};
+  dispatcher_kernel_on(at::kMeta, cast)(in, out, {});
+  CHECK(out[0].device() == at::Device(at::kMeta));
 }
 
 // LibTorch's ops with a text argument that selects no algorithm: a path, a message, the name of a

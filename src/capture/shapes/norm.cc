@@ -22,10 +22,9 @@ std::vector<at::Tensor> layer_norm(const Values& v) {
   auto sizes = input.sizes().vec();
   const auto normalized = static_cast<int64_t>(v.ints(1).size());
   for (int64_t d = input.dim() - normalized; d < input.dim(); ++d) sizes[d] = 1;
-  const auto type = v.tensor(2).defined() ? v.tensor(2).scalar_type() : input.scalar_type();
-  const auto statistics = at::promote_types(type, input.scalar_type());
-  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, statistics),
-          meta_tensor(sizes, statistics)};
+  const auto type = statistics_type(input);
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),
+          meta_tensor(sizes, type)};
 }
 
 // (grad, input, normalized_shape, mean, rstd, weight, bias, mask)

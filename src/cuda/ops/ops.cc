@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "cuda/check.h"
+#include "exec/ops/dispatcher.h"
 #include "exec/reference/ops.h"
 
 namespace perigee::cuda {
@@ -42,7 +43,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   }
   if (auto kernel = optimizer(Arguments(op))) return kernel;
   if (auto kernel = exec::reference_op(op)) return kernel;
-  return exec::dispatcher_kernel(op);
+  return exec::dispatcher_kernel_on(context.place, op);
 }
 
 Element element_of(at::ScalarType type) {

@@ -1,4 +1,5 @@
-// Boxed calls through LibTorch's dispatcher.
+#include "exec/ops/dispatcher.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
@@ -7,7 +8,6 @@
 
 #include "base/fail.h"
 #include "capture/record/data_schema.h"
-#include "exec/ops/op.h"
 #include "exec/tensor.h"
 #include "graph/ops.h"
 
@@ -167,7 +167,9 @@ bool is_placement(const std::string& name) {
 
 }  // namespace
 
-Kernel dispatcher_kernel(const Op& op) {
+Kernel dispatcher_kernel(const Op& op) { return dispatcher_kernel_on(at::kCPU, op); }
+
+Kernel dispatcher_kernel_on(at::Device place, const Op& op) {
   const auto dot = op.name.find('.');
   const c10::OperatorName name(op.name.substr(0, dot),
                                dot == std::string::npos ? "" : op.name.substr(dot + 1));
@@ -200,6 +202,8 @@ Kernel dispatcher_kernel(const Op& op) {
       }
     } else if (argument.name() == graph::size_argument(op.name)) {
       constant = arguments.type().shape;
+    } else if (argument.name() == "device") {
+      constant = place;
     } else if (argument.default_value()) {
       constant = *argument.default_value();
     } else if (argument.real_type()->kind() != TypeKind::OptionalType &&

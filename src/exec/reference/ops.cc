@@ -387,6 +387,8 @@ Kernel label_weight(const Arguments& a) {
 
 using Maker = Kernel (*)(const Arguments&);
 const std::map<std::string_view, Maker> kOps = {
+    {"aten::native_layer_norm", layer_norm},
+    {"aten::native_layer_norm_backward", layer_norm_backward},
     {"perigee::addmm_", product_in_place},
     {"perigee::mm_", product_in_place},
     {"perigee::reshape", reshape},

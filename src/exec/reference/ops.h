@@ -6,8 +6,13 @@
 
 namespace perigee::exec {
 
-// Returns the kernel of a `perigee::` op that needs no mesh, or nothing for other ops.
+// Returns the kernel of a `perigee::` op that needs no mesh, or of a LibTorch op whose results have
+// other types than the graph's on some device; nothing for other ops.
 Kernel reference_op(const Op& op);
+
+// aten::native_layer_norm, with statistics of the op's types.
+Kernel layer_norm(const Arguments& arguments);
+Kernel layer_norm_backward(const Arguments& arguments);
 
 // Rounding to eight-bit floats (graph/ops.h), on any device.
 Kernel fp8(const Arguments& arguments);

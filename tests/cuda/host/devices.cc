@@ -10,9 +10,7 @@ namespace {
 std::shared_ptr<Device> kernels_device(cuda::ThreadOrder order) {
   const auto fault = std::make_shared<cuda::Fault>();
   const auto kernel_of = [order, fault](const Op& op) -> Kernel {
-    // Attention is LibTorch's, but for the deterministic one.
-    const auto kernel = cuda::cuda_kernel(
-        op, {.place = at::kCPU, .fault = fault.get(), .deterministic = true});
+    const auto kernel = cuda::cuda_kernel(op, {.place = at::kCPU, .fault = fault.get()});
     return [kernel, order](std::span<const at::Tensor> in, std::span<at::Tensor> out,
                            const Draw& draw) {
       cuda::thread_order = order;

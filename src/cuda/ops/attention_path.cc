@@ -1,0 +1,30 @@
+#include "cuda/ops/attention_path.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace perigee::cuda {
+
+AttentionPath attention_path(const AttentionCase& c) {
+  if (c.bias || c.queries == 0 || c.keys == 0) return AttentionPath::math;
+  if (c.query_width != c.value_width || c.query_width == 0 || c.query_width % 8 != 0) {
+    return AttentionPath::math;
+  }
+  const bool half = c.type == at::kBFloat16 || c.type == at::kHalf;
+  // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not
+  // the start.
+  if (half && c.query_width <= 256 && (!c.causal || c.queries == c.keys)) {
+    return AttentionPath::flash;
+  }
+  if (c.deterministic) return AttentionPath::math;
+  return half || c.type == at::kFloat ? AttentionPath::efficient : AttentionPath::math;
+}
+
+at::Tensor padded_logsumexp(const at::Tensor& logsumexp) {
+  constexpr int64_t kWarpRows = 32;
+  const auto room = (kWarpRows - logsumexp.size(2) % kWarpRows) % kWarpRows;
+  return at::constant_pad_nd(logsumexp, {0, room}, std::numeric_limits<double>::infinity());
+}
+
+}  // namespace perigee::cuda

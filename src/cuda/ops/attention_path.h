@@ -1,0 +1,30 @@
+// The choice between LibTorch's kernels for attention.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace perigee::cuda {
+
+enum class AttentionPath : uint8_t { math, flash, efficient };
+
+struct AttentionCase {
+  at::ScalarType type = at::kFloat;
+  int64_t queries = 0, keys = 0;             // positions
+  int64_t query_width = 0, value_width = 0;  // of a head
+  bool causal = false, bias = false;
+  // Results must be bit-equal from run to run: flash attention has a mode for it, which
+  // exec::refuse_nondeterministic sets; the efficient backward pass sums in no fixed order.
+  bool deterministic = false;
+};
+
+// Depends on shapes and types only, so that an op always takes the same path, and forward and
+// backward agree.
+AttentionPath attention_path(const AttentionCase& wanted);
+
+// Returns logsumexp [batch, heads, rows] of the efficient kernel with rows up to a multiple of a
+// warp's. The forward kernel writes +inf there, which makes the probabilities of these rows 0.
+at::Tensor padded_logsumexp(const at::Tensor& logsumexp);
+
+}  // namespace perigee::cuda

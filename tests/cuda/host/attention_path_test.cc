@@ -1,0 +1,58 @@
+// The choice of LibTorch's kernel for attention, and the operands that it needs.
+#include "cuda/ops/attention_path.h"
+
+#include <limits>
+
+#include "tests/support/torch_test.h"
+
+namespace perigee::cuda {
+namespace {
+
+TEST_CASE("attention takes LibTorch's fused kernels where they apply") {
+  using Path = AttentionPath;
+  const AttentionCase usual = {.type = at::kBFloat16,
+                               .queries = 128,
+                               .keys = 128,
+                               .query_width = 64,
+                               .value_width = 64,
+                               .causal = true};
+  const auto path = [&](auto change) {
+    auto wanted = usual;
+    change(wanted);
+    return attention_path(wanted);
+  };
+  CHECK(attention_path(usual) == Path::flash);
+  CHECK(path([](auto& c) { c.type = at::kHalf; }) == Path::flash);
+  CHECK(path([](auto& c) { c.type = at::kFloat; }) == Path::efficient);
+  CHECK(path([](auto& c) { c.type = at::kDouble; }) == Path::math);
+  CHECK(path([](auto& c) { c.keys = 256; }) == Path::efficient);
+  CHECK(path([](auto& c) { c.query_width = c.value_width = 320; }) == Path::efficient);
+  CHECK(path([](auto& c) { c.query_width = c.value_width = 60; }) == Path::math);
+  CHECK(path([](auto& c) { c.value_width = 128; }) == Path::math);
+  CHECK(path([](auto& c) { c.bias = true; }) == Path::math);
+  CHECK(path([](auto& c) { c.queries = 0; }) == Path::math);
+}
+
+TEST_CASE("deterministic attention keeps flash attention, and leaves the efficient kernel") {
+  AttentionCase wanted = {.type = at::kBFloat16,
+                          .queries = 128,
+                          .keys = 128,
+                          .query_width = 64,
+                          .value_width = 64,
+                          .deterministic = true};
+  CHECK(attention_path(wanted) == AttentionPath::flash);
+  wanted.type = at::kFloat;
+  CHECK(attention_path(wanted) == AttentionPath::math);
+}
+
+TEST_CASE("rows beyond the last one have the logsumexp that makes their probabilities 0") {
+  const auto saved = at::randn({2, 3, 40});
+  const auto padded = padded_logsumexp(saved);
+  REQUIRE(padded.sizes() == at::IntArrayRef({2, 3, 64}));
+  CHECK(at::equal(padded.narrow(2, 0, 40), saved));
+  CHECK(at::exp(0 - padded.narrow(2, 40, 24)).eq(0).all().item<bool>());
+  CHECK(padded_logsumexp(at::randn({1, 1, 64})).size(2) == 64);
+}
+
+}  // namespace
+}  // namespace perigee::cuda
