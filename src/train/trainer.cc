@@ -12,6 +12,7 @@
 #include "base/fail.h"
 #include "capture/deferred.h"
 #include "exec/memory/allocator.h"
+#include "job/rank_process.h"
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/output/checkpoints.h"
@@ -40,6 +41,7 @@ Ranks Ranks::process(job::RankPlace place) {
   Ranks ranks;
   ranks.process_ = true;
   ranks.place_ = std::move(place);
+  job::load_kernels_at_start(ranks.place_);
   return ranks;
 }
 

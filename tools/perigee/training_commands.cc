@@ -13,6 +13,7 @@
 #include "command.h"
 #include "crash.h"
 #include "host.h"
+#include "job/rank_process.h"
 #include "launch/limits.h"
 #include "secret.h"
 #include "task.h"
@@ -44,6 +45,7 @@ std::string prefix_of(const Place& place) {
 }
 
 void prepare_rank(const Place& place) {
+  job::load_kernels_at_start(place);
   std::signal(SIGTERM, ask_to_stop);
   std::signal(SIGINT, ask_to_stop);
   log::set_sink(log::standard_sink(prefix_of(place)));

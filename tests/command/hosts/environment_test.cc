@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "job/place.h"
+#include "job/rank_process.h"
 
 using namespace perigee;
 using Catch::Matchers::Contains;
@@ -136,4 +136,18 @@ TEST_CASE("an incomplete environment is an error that names the variable") {
   CHECK_THAT(error(kMpich, "MASTER_PORT"), Contains("MASTER_PORT"));
   CHECK_THAT(error(kSlurm, "SLURM_LOCALID"), Contains("SLURM_LOCALID"));
   CHECK_THAT(error(kSlurm, "SLURM_STEP_NODELIST", "a["), Contains("SLURM_STEP_NODELIST"));
+}
+
+TEST_CASE("CUDA loads all kernels at its start where there are several ranks") {
+  const auto loading = [](int64_t world) -> std::string {
+    job::load_kernels_at_start({.world = world});
+    const char* value = ::getenv("CUDA_MODULE_LOADING");
+    return value ? value : "not set";
+  };
+  ::unsetenv("CUDA_MODULE_LOADING");
+  CHECK(loading(1) == "not set");
+  CHECK(loading(2) == "EAGER");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  CHECK(loading(2) == "LAZY");
+  ::unsetenv("CUDA_MODULE_LOADING");
 }

@@ -1,0 +1,14 @@
+// The process of a rank.
+#pragma once
+
+#include "job/place.h"
+
+namespace perigee::job {
+
+// Makes CUDA load all kernels at its start in the process of one of several ranks, unless the user
+// has set CUDA_MODULE_LOADING. Otherwise it loads a kernel at its first launch, and waits for the
+// GPU meanwhile: for a transfer from a rank that may wait for this kernel's result. Call it before
+// the process uses CUDA.
+void load_kernels_at_start(const RankPlace& place);
+
+}  // namespace perigee::job
