@@ -7,11 +7,17 @@
 
 namespace perigee::cuda {
 
+// Returns the text of a version of CUDA, "13.0".
+std::string version_text(int number);
+
 // Returns the remedy for an error, to append to a message, or "".
 std::string remedy(cudaError_t error);
 
 // Throws Error unless the call succeeded. `call`: its name.
 void check(cudaError_t result, const char* call);
+
+// Throws the Error of a call or an op that failed on the GPU; -1: on none.
+[[noreturn]] void fail_on(int device, const char* call, cudaError_t error);
 
 }  // namespace perigee::cuda
 

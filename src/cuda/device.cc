@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "cuda/check.h"
 #include "cuda/dry_run.h"
+#include "cuda/failures.h"
 #include "cuda/host_copies.h"
 #include "cuda/ops/ops.h"
 #include "cuda/staging.h"
@@ -60,8 +61,9 @@ std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates
 class GpuDevice : public CudaDevice {
  public:
   GpuDevice(const exec::CudaDeviceOptions& options, const exec::GpuInfo& gpu)
-      : kind_(fmt::format("cuda {} {}.{}{}", gpu.name, gpu.major, gpu.minor,
-                          options.deterministic ? " deterministic" : "")),
+      : kind_(fmt::format("cuda {} {}.{}{}{}", gpu.name, gpu.major, gpu.minor,
+                          options.deterministic ? " deterministic" : "",
+                          options.tf32 ? " tf32" : "")),
         place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
         stream_(options.index, Stream::Priority::low),
@@ -83,7 +85,10 @@ class GpuDevice : public CudaDevice {
   exec::Kernel kernel(const exec::Op& op) override {
     auto kernel = cuda_kernel(op,
                               {.place = place_, .fault = fault_, .deterministic = deterministic_});
-    return deterministic_ ? exec::deterministic_only(std::move(kernel), op.name) : kernel;
+    if (deterministic_) kernel = exec::deterministic_only(std::move(kernel), op.name);
+    return with_remedies(std::move(kernel), index(), [index = index(), frames = frames_] {
+      return frames->now + cached_memory(index);
+    });
   }
 
   // Ops allocate from LibTorch's caching allocator.
@@ -99,11 +104,8 @@ class GpuDevice : public CudaDevice {
       memory = raw_memory(index(), wanted, communicates);
     }
     if (!memory) {
-      size_t free = 0, total = 0;
-      PERIGEE_CUDA(cudaMemGetInfo, &free, &total);
-      fail_run("exec",
-               "the program's frames need {} bytes of memory on GPU {}, but {} of {} are free{}",
-               bytes, index(), free, total, remedy(cudaErrorMemoryAllocation));
+      fail_run("exec", "the program's frames need {} bytes of memory, but {}", bytes,
+               memory_state(index(), frames_->now + cached_memory(index())));
     }
     PERIGEE_CUDA(cudaMemsetAsync, memory.get(), 0, wanted, stream());
     PERIGEE_CUDA(cudaStreamSynchronize, stream());
@@ -219,7 +221,11 @@ exec::CudaHost::Gpus list_gpus() {
     const auto error = result == cudaSuccess ? cudaErrorNoDevice : result;
     int driver = 0;  // stays 0 without a driver, which CUDA reports as an insufficient driver
     const bool none = calls().cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
-    gpus.why_none = (none ? "no NVIDIA driver" : calls().cudaGetErrorString(error)) + remedy(error);
+    gpus.why_none = (none ? "no NVIDIA driver"
+                     : error == cudaErrorInsufficientDriver
+                         ? "the NVIDIA driver is older than the toolkit"
+                         : calls().cudaGetErrorString(error)) +
+                    remedy(error);
     return gpus;
   }
   for (int index = 0; index < count; ++index) {
@@ -250,6 +256,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
   start_torch();
+  allow_tf32(options.tf32);
   if (options.deterministic) exec::refuse_nondeterministic();
   return std::make_shared<GpuDevice>(options, gpu);
 }

@@ -3,7 +3,9 @@
 #include "cuda/check.h"
 #include "cuda/device.h"
 #include "cuda/nccl/by_host.h"
+#include "cuda/nccl/lane.h"
 #include "cuda/nccl/nccl.h"
+#include "cuda/try_gpu.h"
 #include "exec/cuda.h"
 
 namespace perigee::cuda {
@@ -28,18 +30,16 @@ class Host : public exec::CudaHost {
     return by_host_communicator(std::move(inner));
   }
 
+  std::string try_gpu(int index) override { return cuda::try_gpu(index); }
+
   Versions versions() override {
-    int runtime = 0, nccl = 0, driver = 0;
+    int runtime = 0, driver = 0;
     PERIGEE_CUDA(cudaRuntimeGetVersion, &runtime);
-    calls().ncclGetVersion(&nccl);
     // 0 where there is no driver.
     PERIGEE_CUDA(cudaDriverGetVersion, &driver);
-    const auto cuda = [](int number) {
-      return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
-    };
-    return {.cuda = cuda(runtime),
-            .nccl = fmt::format("{}.{}.{}", nccl / 10000, nccl % 10000 / 100, nccl % 100),
-            .driver = driver == 0 ? "no driver" : "a driver for CUDA " + cuda(driver)};
+    return {.cuda = version_text(runtime),
+            .nccl = nccl_version(),
+            .driver = driver == 0 ? "no driver" : "a driver for CUDA " + version_text(driver)};
   }
 };
 

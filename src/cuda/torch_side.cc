@@ -1,5 +1,6 @@
 #include "cuda/torch_side.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
@@ -29,6 +30,12 @@ struct Direction {
 
 void start_torch() { at::globalContext().lazyInitDevice(at::kCUDA); }
 
+void allow_tf32(bool allowed) {
+  // cuDNN's default is TF32, cuBLAS's is not.
+  at::globalContext().setAllowTF32CuDNN(allowed);
+  at::globalContext().setAllowTF32CuBLAS(allowed);
+}
+
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
   return std::make_shared<Direction>(device, stream);
 }
@@ -46,6 +53,16 @@ void reset_tensor_peak(int device) {
 int64_t tensor_peak(int device) {
   constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return getDeviceStats(index_of(device)).allocated_bytes[all].peak;
+}
+
+int64_t cached_memory(int device) {
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return getDeviceStats(index_of(device)).reserved_bytes[all].current;
+}
+
+double product_of_ones(int64_t n) {
+  const auto ones = at::ones({n, n}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
+  return ones.mm(ones)[n - 1][n - 1].item<double>();
 }
 
 void free_cached_memory() { c10::cuda::CUDACachingAllocator::emptyCache(); }

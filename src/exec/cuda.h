@@ -31,6 +31,8 @@ struct CudaDeviceOptions {
   // Use only kernels whose results are bit-equal from run to run, even if slower. Applies to all of
   // LibTorch's CUDA work in the process.
   bool deterministic = false;
+  // Products and convolutions of float32 tensors may round operands to TF32; in the whole process.
+  bool tf32 = false;
 };
 
 // The plugin's interface. Calls throw Error naming the CUDA or NCCL call, the device and a remedy.
@@ -56,6 +58,10 @@ class CudaHost {
   // Returns a communicator for GPU tensors that copies them to the host and communicates there over
   // `inner`: for ranks that share a GPU, which NCCL refuses.
   virtual std::unique_ptr<Communicator> by_host(std::shared_ptr<Communicator> inner) = 0;
+
+  // Runs a kernel, a matrix product, a copy to pinned memory and back, and a sum by NCCL with one
+  // rank on a GPU. Returns "" where all results are right, else the first failure.
+  virtual std::string try_gpu(int index) = 0;
 
   struct Versions {
     std::string cuda, nccl;  // of the libraries

@@ -7,18 +7,41 @@
 #include <vector>
 
 #include "base/fail.h"
-#include "cuda/calls.h"
+#include "cuda/check.h"
 
 namespace perigee::cuda {
 namespace {
 
 using Time = std::chrono::steady_clock;
 
+// Returns the remedy for a call of CUDA that failed within NCCL. `text`: NCCL's description.
+std::string nccl_remedy(const std::string& text) {
+  if (text.find("peer access") != std::string::npos) return remedy(cudaErrorPeerAccessUnsupported);
+  int driver = 0;
+  calls().cudaDriverGetVersion(&driver);
+  return fmt::format(
+      "; NCCL {} may be built for another CUDA than the driver's {}: install LibTorch's NCCL, and "
+      "put it first in LD_LIBRARY_PATH",
+      nccl_version(), version_text(driver));
+}
+
+// Throws std::runtime_error for a library that lacks functions of calls.h.
+void check_nccl_version() {
+  int version = 0;
+  calls().ncclGetVersion(&version);
+  if (version >= 21900) return;  // ncclMemAlloc
+  throw std::runtime_error(
+      fmt::format("NCCL {} is loaded, but 2.19 or later is needed; put LibTorch's NCCL first in "
+                  "LD_LIBRARY_PATH",
+                  nccl_version()));
+}
+
 // Returns the id that the first member made, through the store.
 ncclUniqueId shared_id(const LaneOptions& options) {
   ncclUniqueId id{};
   if (options.index == 0) {
     check_nccl(calls().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+    if (options.size == 1) return id;
     const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
     options.store->set(options.key, std::vector<uint8_t>(bytes, bytes + sizeof id));
     return id;
@@ -35,15 +58,24 @@ ncclUniqueId shared_id(const LaneOptions& options) {
 
 }  // namespace
 
+std::string nccl_version() {
+  int nccl = 0;
+  calls().ncclGetVersion(&nccl);
+  return fmt::format("{}.{}.{}", nccl / 10000, nccl % 10000 / 100, nccl % 100);
+}
+
 void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const char* detail = calls().ncclGetLastError(communicator);
-  throw std::runtime_error(fmt::format("{}: {}{}{}", call, calls().ncclGetErrorString(result),
-                                       detail && *detail ? ": " : "", detail ? detail : ""));
+  const std::string text = detail ? detail : "";
+  throw std::runtime_error(fmt::format("{}: {}{}{}{}", call, calls().ncclGetErrorString(result),
+                                       text.empty() ? "" : ": ", text,
+                                       result == ncclUnhandledCudaError ? nccl_remedy(text) : ""));
 }
 
 Lane::Lane(LaneOptions options)
     : options_(std::move(options)), stream_(options_.device, Stream::Priority::high) {
+  check_nccl_version();
   const auto id = shared_id(options_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // so that the time-out holds

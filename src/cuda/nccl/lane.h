@@ -10,16 +10,19 @@
 
 namespace perigee::cuda {
 
-// Throws std::runtime_error with NCCL's own text unless the call succeeded or goes on in
-// the background. `call`: its name.
+// Returns the version of the library, "2.28.9".
+std::string nccl_version();
+
+// Throws std::runtime_error with NCCL's own text, and a remedy where there is one, unless the call
+// succeeded or goes on in the background. `call`: its name.
 void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator);
 
 struct LaneOptions {
-  int device = 0;  // GPU of this process
-  exec::Store store;
-  std::string key;  // of the store; the same for all members, and of no other lane
-  int index = 0;    // this member's
-  int size = 1;     // members
+  int device = 0;     // GPU of this process
+  exec::Store store;  // not used by a lane of one member
+  std::string key;    // of the store; the same for all members, and of no other lane
+  int index = 0;      // this member's
+  int size = 1;       // members
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // Called while a call goes on in the background; ends it by an exception.
   std::function<void()> check;

@@ -97,10 +97,13 @@ Cuda describe_cuda() {
     cuda.plugin = fmt::format("loads, with CUDA {}, {}", versions.cuda, versions.driver);
     for (size_t i = 0; i < gpus.found.size(); ++i) {
       const auto& gpu = gpus.found[i];
-      cuda.gpus.push_back(fmt::format("{}: {}, {}, {} multiprocessors, compute capability {}.{}{}",
-                                      i, gpu.name, bytes_text(static_cast<double>(gpu.memory)),
-                                      gpu.processors, gpu.major, gpu.minor,
-                                      gpu.usable() ? "" : " (too old: 8.0 or later is needed)"));
+      const auto failure = gpu.usable() ? host.try_gpu(static_cast<int>(i)) : "";
+      cuda.gpus.push_back(fmt::format(
+          "{}: {}, {}, {} multiprocessors, compute capability {}.{}{}", i, gpu.name,
+          bytes_text(static_cast<double>(gpu.memory)), gpu.processors, gpu.major, gpu.minor,
+          !gpu.usable()     ? " (too old: 8.0 or later is needed)"
+          : failure.empty() ? "; a kernel, a product, a copy and NCCL work"
+                            : "; does not work: " + failure));
     }
     if (gpus.found.empty()) cuda.gpus = {fmt::format("none: {}", gpus.why_none)};
     cuda.nccl = fmt::format("{} loads, {}", versions.nccl,

@@ -14,8 +14,11 @@ namespace perigee::cuda::simulated {
 
 inline constexpr int kDevices = 4;
 
-// Drops all work that is left, and chooses the order of the work to come.
+// Drops all work that is left, restores the table, and chooses the order of the work to come.
 void restart(uint64_t seed);
+
+// Returns the table of calls, in which a test may replace functions until the next restart().
+Calls& table();
 
 // Submits `work` to a stream.
 void submit(cudaStream_t stream, std::function<void()> work);
@@ -26,6 +29,9 @@ void release(cudaStream_t stream);
 
 // Returns the thread's current device.
 int current_device();
+
+// Whether LibTorch's float32 products and convolutions use TF32.
+extern bool tf32;
 
 // Returns the calls that broke a rule since restart(), with the rule.
 std::vector<std::string> broken_rules();

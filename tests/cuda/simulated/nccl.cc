@@ -216,6 +216,29 @@ void launch(std::vector<Launch> launches) {
   }
 }
 
+// Returns the memory that a rank's call reads and writes.
+Accesses accesses_of(const Call& call, int size) {
+  const size_t part = call.count * size_of(call.type), all = part * static_cast<size_t>(size);
+  const bool root = call.rank == call.root;
+  switch (call.kind) {
+    case Kind::all_reduce:
+      return {.reads = {{call.from, part}}, .writes = {{call.to, part}}};
+    case Kind::all_gather:
+      return {.reads = {{call.from, part}}, .writes = {{call.to, all}}};
+    case Kind::reduce_scatter:
+      return {.reads = {{call.from, all}}, .writes = {{call.to, part}}};
+    case Kind::reduce:
+      return {.reads = {{call.from, part}}, .writes = {{call.to, root ? part : 0}}};
+    case Kind::broadcast:
+      return {.reads = {{call.from, root ? part : 0}}, .writes = {{call.to, part}}};
+    case Kind::send:
+      return {.reads = {{call.from, part}}, .writes = {}};
+    case Kind::receive:
+      return {.reads = {}, .writes = {{call.to, part}}};
+  }
+  return {};
+}
+
 ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
   auto& m = machine();
   const Lock lock(m.mutex);
@@ -225,6 +248,7 @@ ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
     return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
   }
   call.rank = state.rank;
+  m.clocks.submitted(stream, "NCCL", accesses_of(call, state.clique->size));
   group.push_back({&state, &stream, call});
   if (depth == 0) launch(std::exchange(group, {}));
   return ncclSuccess;

@@ -63,9 +63,10 @@ cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
     return m.refuse("an event is recorded on a stream of its own device",
                     cudaErrorInvalidResourceHandle);
   }
+  m.clocks.recorded(event, on);
   const int64_t number = ++event.recorded;
   m.push(on, [&m, &event, number] {
-    event.passed = number;
+    event.passed = std::max(event.passed, number);  // a later record may have run
     event.time = m.clock;
   });
   return cudaSuccess;
@@ -75,6 +76,7 @@ cudaError_t wait_event(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   auto& m = machine();
   const Lock lock(m.mutex);
   auto& event = event_of(handle);
+  m.clocks.waits(m.stream(stream), event);
   m.push(m.stream(stream),
          {[&event, number = event.recorded] { return event.passed >= number; }, [] {}});
   return cudaSuccess;
@@ -86,7 +88,9 @@ cudaError_t query(cudaEvent_t handle) {
   m.run_some(static_cast<int64_t>(m.random() % 4));
   m.changed.notify_all();
   auto& event = event_of(handle);
-  return event.passed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
+  if (event.passed < event.recorded) return cudaErrorNotReady;
+  m.clocks.host_waits(event);
+  return cudaSuccess;
 }
 
 // Waits for `done`, running work meanwhile; work of other threads may be missing for it.
@@ -109,14 +113,18 @@ cudaError_t synchronize_event(cudaEvent_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& event = event_of(handle);
-  return wait_until(m, lock, [&] { return event.passed >= event.recorded; });
+  const auto result = wait_until(m, lock, [&] { return event.passed >= event.recorded; });
+  m.clocks.host_waits(event);
+  return result;
 }
 
 cudaError_t synchronize_stream(cudaStream_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& stream = m.stream(handle);
-  return wait_until(m, lock, [&] { return stream.queue.empty(); });
+  const auto result = wait_until(m, lock, [&] { return stream.queue.empty(); });
+  m.clocks.host_waits(stream);
+  return result;
 }
 
 cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
@@ -132,10 +140,14 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   return cudaSuccess;
 }
 
-cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                 cudaStream_t stream) {
   auto& m = machine();
   const Lock lock(m.mutex);
-  m.push(m.stream(stream), [=] { std::memcpy(to, from, bytes); });
+  auto& on = m.stream(stream);
+  m.clocks.submitted(on, "a copy", {.reads = {{from, bytes}}, .writes = {{to, bytes}}},
+                     kind == cudaMemcpyHostToDevice);
+  m.push(on, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 
@@ -147,6 +159,7 @@ cudaError_t set_bytes(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (found != m.memory.end() && found->second != on.device) {
     return m.refuse("memory is set by a stream of its device", cudaErrorInvalidValue);
   }
+  m.clocks.submitted(on, "a fill", {.reads = {}, .writes = {{to, bytes}}});
   m.push(on, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
@@ -156,6 +169,7 @@ cudaError_t allocate(void** memory, size_t bytes) {
   const Lock lock(m.mutex);
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   m.memory[*memory] = current;
+  m.clocks.forget(*memory, bytes);
   return cudaSuccess;
 }
 
@@ -167,6 +181,24 @@ cudaError_t give_back(void* memory) {
     return m.refuse("memory is freed on its device", cudaErrorInvalidValue);
   }
   m.memory.erase(found);
+  std::free(memory);
+  return cudaSuccess;
+}
+
+cudaError_t allocate_host(void** memory, size_t bytes, unsigned) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  m.pinned[*memory] = bytes;
+  m.clocks.forget(*memory, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t free_host(void* memory) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.clocks.forget(memory, m.pinned[memory]);
+  m.pinned.erase(memory);
   std::free(memory);
   return cudaSuccess;
 }
@@ -185,16 +217,14 @@ Calls make_table() {
   t.cudaEventRecord = record;
   t.cudaEventSynchronize = synchronize_event;
   t.cudaFree = give_back;
-  t.cudaFreeHost = [](void* p) { return std::free(p), cudaSuccess; };
+  t.cudaFreeHost = free_host;
   t.cudaGetDevice = [](int* device) { return *device = current, cudaSuccess; };
   t.cudaGetDeviceCount = get_device_count;
   t.cudaGetDeviceProperties = get_properties;
   t.cudaGetErrorName = [](cudaError_t) { return "simulated error"; };
   t.cudaGetErrorString = [](cudaError_t) { return "the simulated GPU refuses the call"; };
   t.cudaGetLastError = [] { return cudaSuccess; };
-  t.cudaHostAlloc = [](void** p, size_t bytes, unsigned) {
-    return *p = std::aligned_alloc(64, (bytes + 63) / 64 * 64), cudaSuccess;
-  };
+  t.cudaHostAlloc = allocate_host;
   t.cudaMalloc = allocate;
   t.cudaMemGetInfo = [](size_t* free, size_t* total) {
     *free = *total = size_t{1} << 30;
@@ -257,7 +287,10 @@ void restart(uint64_t seed) {
   const Lock lock(m.mutex);
   m.random.seed(seed);
   for (const auto& stream : m.streams) stream->queue.clear();
+  for (const auto& event : m.events) event->passed = event->recorded;
   m.broken.clear();
+  m.clocks.clear();
+  table() = make_table();
   restart_nccl();
 }
 
@@ -265,6 +298,26 @@ void submit(cudaStream_t stream, std::function<void()> work) {
   auto& m = machine();
   const Lock lock(m.mutex);
   m.push(m.stream(stream), std::move(work));
+}
+
+void submit(cudaStream_t stream, std::function<void()> work, const Accesses& accesses) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  auto& on = m.stream(stream);
+  m.clocks.submitted(on, "an op", accesses);
+  m.push(on, std::move(work));
+}
+
+void host_accesses(const Accesses& accesses) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  m.clocks.host_accesses(accesses);
+}
+
+std::vector<std::string> races() {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  return {m.clocks.races().begin(), m.clocks.races().end()};
 }
 
 namespace {
@@ -289,6 +342,11 @@ void release(cudaStream_t stream) {
 
 int current_device() { return current; }
 
+Calls& table() {
+  static Calls made = make_table();
+  return made;
+}
+
 std::vector<std::string> broken_rules() {
   auto& m = machine();
   const Lock lock(m.mutex);
@@ -299,9 +357,6 @@ std::vector<std::string> broken_rules() {
 
 namespace perigee::cuda {
 
-const Calls& calls() {
-  static const Calls table = simulated::make_table();
-  return table;
-}
+const Calls& calls() { return simulated::table(); }
 
 }  // namespace perigee::cuda

@@ -6,12 +6,10 @@
 #include <set>
 #include <thread>
 
-#include "base/network/address.h"
 #include "cuda/device.h"
-#include "cuda/nccl/nccl.h"
 #include "exec/comm/threads.h"
 #include "tests/cuda/simulated/machine.h"
-#include "tests/support/torch_test.h"
+#include "tests/cuda/simulated/ranks.h"
 
 namespace perigee::cuda {
 namespace {
@@ -20,50 +18,6 @@ using namespace std::chrono_literals;
 using exec::Collective;
 using exec::Group;
 using Kind = Collective::Kind;
-
-std::vector<int64_t> first_ranks(int64_t n) {
-  std::vector<int64_t> ranks(n);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-using Body = std::function<void(exec::Communicator&, CudaDevice&)>;
-
-// Runs `body` on a thread for each of `world` ranks; returns the errors, "" for none.
-std::vector<std::string> run_gpus(int world, std::chrono::milliseconds timeout, const Body& body) {
-  const auto listener = listen_at("127.0.0.1", 0, false);
-  std::vector<std::string> errors(world);
-  // Kept until all ranks have ended: the store of rank 0 serves the others.
-  std::vector<std::unique_ptr<exec::Communicator>> communicators(world);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const auto device = make_device({.index = rank});
-        auto& communicator = communicators[rank] = nccl_communicator(
-            {.port = listener.port,
-             .rank = rank,
-             .world = world,
-             .serve = rank == 0,
-             .listen_socket = rank == 0 ? listener.socket : -1,
-             .timeout = timeout},
-            device);
-        try {
-          body(*communicator, *device);
-        } catch (const std::exception& error) {
-          communicator->abort(error.what());
-          throw;
-        }
-      } catch (const std::exception& error) {
-        errors[rank] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return errors;
-}
-
-std::vector<std::string> none(int world) { return std::vector<std::string>(world); }
 
 TEST_CASE("the simulated GPU refuses an event on a stream of another GPU") {
   simulated::restart(1);
@@ -95,6 +49,15 @@ TEST_CASE("a device works from threads whose current GPU is another") {
   CHECK(device->time(mark) > 0);
   CHECK(host[63].item<float>() == 3);
   CHECK(simulated::broken_rules() == std::vector<std::string>{});
+}
+
+TEST_CASE("float32 products and convolutions use TF32 only where a job asks for it") {
+  simulated::restart(1);
+  const auto exact = make_device({.index = 0});
+  CHECK_FALSE(simulated::tf32);
+  const auto fast = make_device({.index = 0, .tf32 = true});
+  CHECK(simulated::tf32);
+  CHECK(exact->kind() != fast->kind());
 }
 
 TEST_CASE("a copy to the host waits for the work before it, and ops that wait for it run after") {

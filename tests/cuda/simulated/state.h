@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/calls.h"
+#include "tests/cuda/simulated/clocks.h"
 
 namespace perigee::cuda::simulated {
 
@@ -39,8 +40,10 @@ struct Machine {
   std::mt19937_64 random;
   std::vector<std::unique_ptr<StreamState>> streams;  // the first kDevices: the default streams
   std::vector<std::unique_ptr<EventState>> events;
-  std::map<const void*, int> memory;  // device by address
+  std::map<const void*, int> memory;     // device by address
+  std::map<const void*, size_t> pinned;  // bytes by address
   std::vector<std::string> broken;
+  Clocks clocks;
   double clock = 0;  // milliseconds
 
   StreamState& stream(cudaStream_t handle);  // nullptr: the current device's default stream

@@ -24,7 +24,12 @@ struct Direction {
 
 }  // namespace
 
+namespace simulated {
+bool tf32 = true;  // as cuDNN's default
+}
+
 void start_torch() {}
+void allow_tf32(bool allowed) { simulated::tf32 = allowed; }
 
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
   return std::make_shared<Direction>(device, stream);
@@ -35,6 +40,8 @@ cudaStream_t current_stream() { return current[simulated::current_device()]; }
 
 void reset_tensor_peak(int) {}
 int64_t tensor_peak(int) { return 0; }
+int64_t cached_memory(int) { return 0; }
+double product_of_ones(int64_t n) { return static_cast<double>(n); }
 void free_cached_memory() {}
 
 }  // namespace perigee::cuda
