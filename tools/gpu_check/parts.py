@@ -17,10 +17,10 @@ def all_parts(machine):
     return [
         part("versions", 60, versions),
         part("ceilings", 60, ceilings),
-        part("losses", 90, losses),
+        part("losses", 150, losses),
         part("memory", 60, memory),
         part("resume", 60, resume),
-        part("gpt2", 180, gpt2),
+        part("gpt2", 200, gpt2),
         part("kernels", 120, kernels),
         part("sanitizer", 120, sanitizer),
         part("nccl", 60, nccl),
