@@ -53,7 +53,7 @@ perigee_fuzzed(profile SOURCES src/profile/export.cc src/profile/trace_text.cc L
 perigee_fuzzed(metrics SOURCES src/train/output/metrics.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(hosts SOURCES src/exec/comm/agreement.cc tools/perigee/launch/host_messages.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(stages SOURCES src/search/stages/stage_table_text.cc LIBRARIES fuzzed_base)
-perigee_fuzzed(exported SOURCES src/capture/exported/archive.cc src/capture/exported/arguments.cc src/capture/exported/convert.cc
+perigee_fuzzed(exported SOURCES src/capture/exported/archive.cc src/capture/exported/arguments.cc
   src/capture/exported/numbers.cc src/capture/exported/outcome.cc src/capture/exported/reader.cc src/capture/exported/signature.cc
   src/capture/exported/types.cc src/capture/record/data_schema.cc LIBRARIES torch::cpu fuzzed_plan)
 

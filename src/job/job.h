@@ -167,8 +167,9 @@ struct TrainConfig {
   std::string weights;  // safetensors file of first values; "": the model's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
-  bool progress = true;  // a terminal shows a line of progress
-  std::string output;    // relative to the working directory; "": runs/NAME
+  bool progress = true;      // a terminal shows a line of progress
+  bool tensorboard = false;  // the metrics are also written to an event file of TensorBoard
+  std::string output;        // relative to the working directory; "": runs/NAME
   bool operator==(const TrainConfig&) const = default;
 };
 

@@ -391,6 +391,12 @@ std::vector<JobKey> other_keys() {
        .per_host = true,
        .about = "Whether a progress line is shown on a terminal, in addition to the log."},
       {.table = "train",
+       .name = "tensorboard",
+       .field = FIELD(j.train.tensorboard),
+       .per_host = true,
+       .about = "Whether the metrics are also written to `train.output` as an event file of "
+                "TensorBoard (runtime/runs.md)."},
+      {.table = "train",
        .name = "output",
        .field = FIELD(j.train.output),
        .per_host = true,

@@ -28,6 +28,7 @@
 #include "train/run/summary.h"
 #include "train/step/token_input.h"
 #include "train/task/open_model.h"
+#include "view/event_file.h"
 
 namespace perigee::train {
 namespace {
@@ -82,7 +83,24 @@ const char* plural(int64_t count, const char* ending) { return count == 1 ? "" :
 struct Output {
   MetricsFile metrics;
   Progress progress;
+  std::unique_ptr<view::EventFile> events;  // nullptr: the job asks for none
 };
+
+// Returns the step's numbers that TensorBoard shows, with tags in groups.
+std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& step) {
+  std::vector<std::pair<std::string, double>> scalars = {{"loss/train", step.loss},
+                                                         {"optimizer/lr", step.lr},
+                                                         {"optimizer/grad_norm", step.grad_norm},
+                                                         {"speed/step_s", step.step_s}};
+  if (step.tokens > 0) scalars.emplace_back("speed/tokens_per_s", step.tokens_per_s);
+  if (step.val_loss) scalars.emplace_back("loss/validation", *step.val_loss);
+  if (step.loss_scale) scalars.emplace_back("optimizer/loss_scale", *step.loss_scale);
+  if (!step.peak_bytes.empty()) {
+    scalars.emplace_back("memory/largest_peak_bytes",
+                         static_cast<double>(*std::ranges::max_element(step.peak_bytes)));
+  }
+  return scalars;
+}
 
 // Opens the run's folder for writing and logs a description of the training.
 std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const job::Job& given,
@@ -95,9 +113,10 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
   folder.write_plan(plan::print(blueprint.plan));
   const auto world = session.communicator->world();
   const auto microbatches = blueprint.plan.microbatches;
-  auto output = std::unique_ptr<Output>(
-      new Output{MetricsFile(folder.file("metrics.jsonl"), first_step - 1),
-                 Progress(first_step, train.steps, train.log_every, train.progress)});
+  auto output = std::unique_ptr<Output>(new Output{
+      MetricsFile(folder.file("metrics.jsonl"), first_step - 1),
+      Progress(first_step, train.steps, train.log_every, train.progress),
+      train.tensorboard ? std::make_unique<view::EventFile>(folder.path(), first_step) : nullptr});
   for (const auto& change : folder.changes()) log::info("resumed with {}", change);
   if (const auto& lost = output->metrics.lost_steps(); folder.resumes() && !lost.empty()) {
     log::warn("{} is damaged or was cut short: the metrics of steps {} are lost, all others kept",
@@ -216,6 +235,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   trainer.executor().record(observed);
   hooks.report = [&](const StepMetrics& step) {
     output->metrics.write(step);
+    if (output->events) output->events->add(step.step, scalars_of(step));
     output->progress.step(step);
     if (!observed) return;
     strategy.notify("step", step_report(step, trainer.executor().intervals(), buckets));
