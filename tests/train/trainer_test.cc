@@ -62,7 +62,7 @@ std::string toml(const std::string& model) {
   return "name = 'test'\n[model]\ndtype = 'float64'\n" + model +
          "\n[data]\nsynthetic = true\nsequence = 8\n[batch]\nglobal = 8\n[train]\nsteps = "
          "3\nvalidate_every = 0\n[cluster]\ndevice = '" +
-         (on_gpu() ? "cuda" : "cpu") + "'\n";
+         (on_gpu() ? "cuda" : "cpu") + "'\n" + (deterministic() ? "deterministic = true\n" : "");
 }
 
 // Fixes the mesh: a search might choose a pipeline, which has other microbatches.

@@ -49,7 +49,7 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
     const auto model = device.name.substr(begin, device.name.find(' ', begin) - begin);
     if (found.front().name.find(model) == std::string::npos) continue;
     device.count = ranks;
-    device.memory = static_cast<double>(found.front().memory);
+    device.memory = memory_for_plans(found.front().memory);
     cluster.links.front().ranks = std::max<int64_t>(2, ranks);
     cluster.name = "this machine";
     return cluster;
@@ -57,7 +57,7 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
   auto cluster = common_gpus(ranks);
   auto& device = cluster.devices.front();
   const auto& gpu = found.front();
-  device.memory = static_cast<double>(gpu.memory);
+  device.memory = memory_for_plans(gpu.memory);
   if (gpu.major > 8 || (gpu.major == 8 && gpu.minor >= 9)) {
     device.peak[graph::DType::float8_e4m3] = 2 * device.peak_of(graph::DType::bfloat16);
   }
@@ -77,6 +77,11 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   }
   if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
   return cost::cpu_cluster(ranks, memory_of_host());
+}
+
+double memory_for_plans(int64_t gpu_bytes) {
+  constexpr double kContext = 1.5 * (1 << 30);
+  return std::max(0.0, static_cast<double>(gpu_bytes) - kContext);
 }
 
 double memory_of_host() { return usable_memory(); }

@@ -1,19 +1,46 @@
 #include "train/plan/predict_memory.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "checkpoint/holdings.h"
 #include "train/step/step_spec.h"
 
 namespace perigee::train {
+namespace {
+
+// Notes the largest sum of an op's allocations among ops that are known to allocate freely, as all
+// do on a GPU: while such an op runs, its results exist beside their planned places.
+class FreeAllocations : public compile::TraceSource {
+ public:
+  explicit FreeAllocations(compile::TraceSource& traces) : traces_(traces) {}
+  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
+    auto trace = traces_.find(instance);
+    if (trace && !trace->complete) {
+      most_ = std::max(
+          most_, std::accumulate(trace->allocations.begin(), trace->allocations.end(), int64_t{0}));
+    }
+    return trace;
+  }
+  int64_t most() const { return most_; }
+
+ private:
+  compile::TraceSource& traces_;
+  int64_t most_ = 0;
+};
+
+}  // namespace
 
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces) {
   const auto before = plan.prediction;
   const auto spec = step_spec(job, graph);
-  plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
-  auto programs = compile::compile_all(graph, plan, spec, traces);
+  FreeAllocations noting(traces);
+  plan = compile::fit_recompute(graph, std::move(plan), spec, noting);
+  auto programs = compile::compile_all(graph, plan, spec, noting);
   plan.prediction = compile::predict_memory(programs);
+  for (auto& peak : plan.prediction.peak_bytes) peak += noting.most();
   plan.prediction.step_seconds = before.step_seconds;
   plan.prediction.measured_share = before.measured_share;
   return programs;
