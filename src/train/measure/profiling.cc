@@ -285,6 +285,8 @@ class Profiling {
     const auto seconds = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kDouble));
     const bool message = kind == CollectiveKind::message;
     const auto run = [&] {
+      // Work of LibTorch and transfers are then on the stream that synchronize() waits for.
+      const auto entered = connection_.device->enter();
       other_work.neg_();
       connection_.device->synchronize([] {});
       if (message) group.run({.kind = Collective::Kind::barrier});
