@@ -102,8 +102,9 @@ class Rewriter {
     if (!tensor.defined() || tensor.dim() != static_cast<int64_t>(sizes.size())) return {};
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (tensor.size(static_cast<int64_t>(d)) == sizes[d]) continue;
-      const auto inner = inner_[slot.index];
-      return SampleDim{static_cast<int>(d), inner > 0 ? inner : sizes[d] / samples_};
+      const auto known = inner_[slot.index];
+      const auto inner = known > 0 ? known : sizes[d] / samples_;
+      return inner > 0 ? std::optional(SampleDim{static_cast<int>(d), inner}) : std::nullopt;
     }
     return std::nullopt;
   }
@@ -142,6 +143,8 @@ class Rewriter {
     const auto* to = sizes_of_result(call);
     if (!list || !to) return false;
     const auto& from = sizes_[self.index];
+    const auto is_empty = [](int64_t size) { return size < 1; };
+    if (std::ranges::any_of(from, is_empty) || std::ranges::any_of(*to, is_empty)) return false;
     const auto found = shard::reshaped(from, *to, at, samples_);
     if (!found) return false;
     inner_[call.outputs[0].index] = found->inner;
@@ -162,6 +165,7 @@ class Rewriter {
     const auto* to = sizes_of_result(call);
     if (!list || !to || self.index < 0 || list->items.size() != to->size()) return false;
     const auto& from = sizes_[self.index];
+    if (from.size() > to->size()) return false;
     const auto lead = to->size() - from.size();
     if (at) {
       const auto dim = at->dim + lead;

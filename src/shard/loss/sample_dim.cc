@@ -127,6 +127,10 @@ std::optional<SampleDim> element_of_each(const Graph& graph, const Node& node,
 
 std::optional<SampleDim> reshaped(const std::vector<int64_t>& from, const std::vector<int64_t>& to,
                                   SampleDim samples, int64_t count) {
+  const auto is_empty = [](const std::vector<int64_t>& shape) {
+    return std::ranges::find(shape, 0) != shape.end();
+  };
+  if (is_empty(from) || is_empty(to)) return std::nullopt;
   int64_t stride = samples.inner;  // elements from one sample to the next
   for (size_t d = samples.dim + 1; d < from.size(); ++d) stride *= from[d];
   std::optional<SampleDim> found;

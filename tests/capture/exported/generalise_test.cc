@@ -129,6 +129,18 @@ TEST_CASE("a fixed number of samples stays where the proof ends, which the error
               {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
         "position");
   }
+  SECTION("a reshape of a tensor without elements") {
+    const Inputs none = {{"self", h},
+                         {"dim", {{"as_int", 1}}},
+                         {"start", {{"as_int", 0}}},
+                         {"end", {{"as_int", 0}}}};
+    error(load({{call("slice.Tensor", none, "a"), {4, 0}},
+                {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({0, 3})}}, "d"),
+                 {0, 3}},
+                {call("sum.default", {{"self", tensor("d")}}, "c"), {}},
+                {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+          "reshape");
+  }
   SECTION("no loss") {
     const auto model = load({}, at::Reduction::Mean, false);
     CHECK_THAT(error_of([&] { model.forward(samples(8)); }), Contains("gives no loss"));
