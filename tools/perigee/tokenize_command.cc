@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -145,7 +146,7 @@ int write_samples(const TokenizeOptions& options, const text::Tokenizer& tokeniz
 }
 
 int encode_messages(const TokenizeOptions& options, const text::Tokenizer& tokenizer) {
-  const text::ChatTemplate chat(options.chat_template, options.tokenizer);
+  const text::ChatTemplate chat(options.chat_template, options.tokenizer, std::time(nullptr));
   return (options.sequence > 0 ? write_samples : print_conversations)(options, tokenizer, chat);
 }
 

@@ -1,6 +1,5 @@
 #include "text/chat/chat_template.h"
 
-#include <ctime>
 #include <filesystem>
 
 #include "base/fail.h"
@@ -31,7 +30,8 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(const std::string& file, const std::string& tokenizer) {
+ChatTemplate::ChatTemplate(const std::string& file, const std::string& tokenizer, std::time_t now)
+    : now_(now) {
   const auto folder = fs::path(tokenizer).parent_path();
   const auto own = (folder / "chat_template.jinja").string();
   const auto config = (folder / "tokenizer_config.json").string();
@@ -91,8 +91,7 @@ jinja::Rendered ChatTemplate::render(const ordered_json& conversation, bool prom
   auto variables = special_tokens_;
   for (const auto& [key, value] : conversation.items()) variables[key] = value;
   variables["add_generation_prompt"] = prompt;
-  return chosen(conversation)
-      .render({.variables = std::move(variables), .now = std::time(nullptr)});
+  return chosen(conversation).render({.variables = std::move(variables), .now = now_});
 }
 
 bool ChatTemplate::marks_answers(const ordered_json& conversation) const {

@@ -40,6 +40,31 @@ ordered_json parse_line(const std::string& line) {
   return json;
 }
 
+// Returns the place in `text` where the content of a message ends, or npos where that is no text or
+// is not rendered: a character that is added to it appears there.
+size_t end_of_content(const ChatTemplate& chat, ordered_json conversation, size_t message,
+                      const std::string& text) {
+  auto& content = conversation["messages"][message]["content"];
+  if (!content.is_string() && !content.is_null()) return text.npos;
+  content = (content.is_string() ? content.get<std::string>() : "") + "\uE000";
+  const auto changed = chat.render(conversation, false).text;
+  const auto differs = std::ranges::mismatch(text, changed).in1;
+  return changed == text ? text.npos : size_t(differs - text.begin());
+}
+
+// Returns the end of the last message of `part` within the text of the whole conversation, for
+// templates that render a message otherwise when it is the last one, for example with its thoughts:
+// `with` ends with the same text after the message's content. 0: it is not found.
+size_t end_of_last(const ChatTemplate& chat, const ordered_json& conversation,
+                   const ordered_json& part, const std::string& text, const std::string& with) {
+  const auto message = part["messages"].size() - 1;
+  const auto content = end_of_content(chat, conversation, message, text);
+  const auto last = end_of_content(chat, part, message, with);
+  if (content == text.npos || last == text.npos) return 0;
+  const auto tail = std::string_view(with).substr(last);
+  return std::string_view(text).substr(content).starts_with(tail) ? content + tail.size() : 0;
+}
+
 // A line of a file with its number, from 1.
 struct Line {
   int64_t number = 0;
@@ -68,13 +93,16 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const ordered_json& conve
     messages.push_back(message);
     if (!answer) continue;
     const auto with = chat.render(part, false).text;
-    if (!with.starts_with(before) || !rendered.text.starts_with(with)) {
+    const bool appended = rendered.text.starts_with(with) && with.starts_with(before);
+    const auto end = appended ? with.size()
+                              : end_of_last(chat, conversation, part, rendered.text, with);
+    if (!rendered.text.starts_with(before) || end < before.size()) {
       fail("data",
            "the template must render messages one after the other, but message {} changes with "
            "those around it: mark answers in the template by {{% generation %}}",
            messages.size());
     }
-    answers.push_back({before.size(), with.size()});
+    answers.push_back({before.size(), end});
   }
   std::erase_if(answers, [](const Span& span) { return span.begin == span.end; });
   if (answers.empty())

@@ -160,7 +160,7 @@ Run::Flow Run::loop(const Statement& s) {
     items = std::move(chosen);
   }
   make(items.size() * sizeof(Value));
-  const auto state = std::make_shared<Loop>(Loop{.items = std::move(items)});
+  const auto state = make_loop(std::move(items));
   bool completed = false;
   for (; state->index < state->items.size(); ++state->index) {
     spend(1);

@@ -83,6 +83,25 @@ TEST_CASE("answers of several turns are found by marks and by rendering parts") 
   }
 }
 
+TEST_CASE("answers that later messages change are found") {
+  const ChatTemplate chat("tests/text/jinja/templates/qwen3.jinja", "bytes");
+  const auto tokenizer = text::make_tokenizer("bytes");
+  auto turns = conversation({{"user", "q"},
+                             {"assistant", "<think>\nt\n</think>\n\na \xee\x80\x80"},
+                             {"user", "r"},
+                             {"assistant", ""},
+                             {"tool", "3"},
+                             {"assistant", "<think>\nu\n</think>\n\nb"}});
+  turns["messages"][3]["content"] = nullptr;
+  turns["messages"][3]["tool_calls"] = {{{"name", "f"}, {"arguments", {{"x", 1}}}}};
+  const auto encoded = text::encode_conversation(chat, *tokenizer, turns);
+  CHECK(answers(*tokenizer, encoded) ==
+        std::vector<std::string>{"a \xee\x80\x80<|im_end|>\n",
+                                 "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n"
+                                 "</tool_call><|im_end|>\n",
+                                 "<think>\nu\n</think>\n\nb<|im_end|>\n"});
+}
+
 TEST_CASE("calls of tools are answers, and their results are not") {
   const test::Folder folder;
   const std::string source =

@@ -112,6 +112,17 @@ TEST_CASE("a hostile template ends by a limit") {
                Catch::Contains("at most 4194304 bytes") || Catch::Contains("within 3000000 steps"));
   }
   CHECK_THAT(error(doubling("[1]", "[ns.x]")), Catch::Contains("nested at most 200 deep"));
+  for (const auto* inner : {"loop", "loop.cycle", "[loop]", "loop.changed"}) {
+    CHECK_THAT(
+        error(std::string("{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% for x in "
+                          "[ns.x] %}{% set ns.x = ") +
+              inner + " %}{% endfor %}{% endfor %}"),
+        Catch::Contains("nested at most 200 deep"));
+  }
+  CHECK_THAT(error("{% for x in l %}{{ loop.changed(loop) }}{% endfor %}"),
+             Catch::Contains("must be printed, but got the loop"));
+  CHECK(render("{% set ns = namespace(f=1) %}{% for i in range(99999) %}{% macro f(p=ns.f) %}"
+               "{% endmacro %}{% set ns.f = f %}{{ f() }}{% endfor %}end") == "end");
   // A list that refers to another one twice, forty levels deep, has 2^40 items to compare.
   CHECK_THAT(error("{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(40) %}"
                    "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}"

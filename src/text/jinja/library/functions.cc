@@ -83,6 +83,8 @@ Value raise_exception(Run&, const Arguments& given) {
 Value strftime_now(Run& run, const Arguments& given) {
   const auto& format = text_argument(bind(given, "strftime_now", {"format"}, 1)[0], "strftime_now");
   if (format.empty()) return Value(std::string());
+  if (format.size() > 1000)
+    refuse("the format of a time must have at most 1000 bytes, but has more");
   std::tm time{};
   localtime_r(&run.now, &time);
   std::string text(format.size() * 4 + 1000, '\0');

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "text/jinja/values/characters.h"
 #include "text/jinja/values/literals.h"

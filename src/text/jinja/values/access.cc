@@ -5,6 +5,7 @@
 
 #include "text/jinja/values/characters.h"
 #include "text/jinja/values/operators.h"
+#include "text/jinja/values/write.h"
 
 namespace perigee::text::jinja {
 namespace {
@@ -36,18 +37,25 @@ Value loop_attribute(const std::shared_ptr<Loop>& loop, const std::string& name)
     return index + 1 < size ? items[index + 1] : Value::undefined("the item after the last");
   }
   if (name == "cycle") {
-    return make_function("loop.cycle", [loop](Run&, const Arguments& given) {
-      if (given.positional.empty()) refuse("loop.cycle needs values, but got none");
-      return given.positional[loop->index % given.positional.size()];
-    });
+    return make_function(
+        "loop.cycle",
+        [loop](Run&, const Arguments& given) {
+          if (given.positional.empty()) refuse("loop.cycle needs values, but got none");
+          return given.positional[loop->index % given.positional.size()];
+        },
+        loop->depth);
   }
   if (name == "changed") {
-    return make_function("loop.changed", [loop](Run& run, const Arguments& given) {
-      auto now = run.list_of(given.positional, List::Kind::tuple);
-      const bool changed = !equal(run, loop->changed, now);
-      loop->changed = std::move(now);
-      return Value(changed);
-    });
+    return make_function(
+        "loop.changed",
+        [loop](Run& run, const Arguments& given) {
+          auto now = run.list_of(given.positional, List::Kind::tuple);
+          text_form(run, now);  // refuses loops and functions, which could refer to this loop
+          const bool changed = !equal(run, loop->changed, now);
+          loop->changed = std::move(now);
+          return Value(changed);
+        },
+        loop->depth);
   }
   return Value::undefined(fmt::format("\"{}\" of the loop", name));
 }

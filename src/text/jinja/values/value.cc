@@ -18,6 +18,12 @@ auto* find_in(Items& items, std::string_view key) {
   return found == items.end() ? nullptr : &found->second;
 }
 
+size_t deepest_of(const Values& items) {
+  size_t deepest = 0;
+  for (const auto& item : items) deepest = std::max(deepest, item.depth());
+  return deepest;
+}
+
 size_t checked_depth(size_t deepest) {
   if (deepest + 1 > kDeepest) refuse("values must be nested at most {} deep, but are", kDeepest);
   return deepest + 1;
@@ -29,6 +35,7 @@ size_t Value::depth() const {
   if (const auto* l = list()) return l->depth;
   if (const auto* d = dict()) return d->depth;
   if (const auto* f = function()) return f->depth;
+  if (const auto* l = loop()) return l->depth;
   return 0;
 }
 
@@ -71,10 +78,13 @@ const Value* Dict::find(std::string_view key) const { return find_in(items, key)
 const Value* Namespace::find(std::string_view name) const { return find_in(items, name); }
 
 Value make_list(Values items, List::Kind kind) {
-  size_t deepest = 0;
-  for (const auto& item : items) deepest = std::max(deepest, item.depth());
-  List list{.kind = kind, .items = std::move(items), .depth = checked_depth(deepest)};
-  return std::make_shared<const List>(std::move(list));
+  const auto depth = checked_depth(deepest_of(items));
+  return std::make_shared<const List>(List{kind, std::move(items), depth});
+}
+
+std::shared_ptr<Loop> make_loop(Values items) {
+  const auto depth = checked_depth(deepest_of(items));
+  return std::make_shared<Loop>(Loop{.items = std::move(items), .depth = depth});
 }
 
 Value make_dict(std::vector<std::pair<Value, Value>> items) {
@@ -90,7 +100,8 @@ Value make_function(std::string name, std::function<Value(Run&, const Arguments&
       Callable{std::move(name), std::move(call), checked_depth(depth)});
 }
 
-Value from_json(const nlohmann::ordered_json& json) {
+Value from_json(const nlohmann::ordered_json& json, size_t depth) {
+  checked_depth(depth);
   switch (json.type()) {
     case nlohmann::ordered_json::value_t::boolean:
       return json.get<bool>();
@@ -107,12 +118,13 @@ Value from_json(const nlohmann::ordered_json& json) {
       return json.get<std::string>();
     case nlohmann::ordered_json::value_t::array: {
       Values items;
-      for (const auto& item : json) items.push_back(from_json(item));
+      for (const auto& item : json) items.push_back(from_json(item, depth + 1));
       return make_list(std::move(items));
     }
     case nlohmann::ordered_json::value_t::object: {
       std::vector<std::pair<Value, Value>> items;
-      for (const auto& [key, value] : json.items()) items.emplace_back(key, from_json(value));
+      for (const auto& [key, value] : json.items())
+        items.emplace_back(key, from_json(value, depth + 1));
       return make_dict(std::move(items));
     }
     default:

@@ -141,18 +141,21 @@ struct Callable {
 // The state of a {% for %}.
 struct Loop {
   Values items;
+  size_t depth = 1;
   size_t index = 0;  // from 0
-  Value changed;     // the last arguments of loop.changed
+  Value changed;     // the last arguments of loop.changed: neither loops nor functions
 };
 
-// Throw Refusal where values are nested deeper than kDeepest.
+// Throw Refusal where values are nested deeper than kDeepest, which limits the recursion of all
+// functions on values, and of their destruction.
 Value make_list(Values items, List::Kind kind = List::Kind::list);
 Value make_dict(std::vector<std::pair<Value, Value>> items);
+std::shared_ptr<Loop> make_loop(Values items);
 Value make_function(std::string name, std::function<Value(Run&, const Arguments&)> call,
                     size_t depth = 0);
 
 // Returns the value of JSON. Throws Refusal for whole numbers beyond 63 bits.
-Value from_json(const nlohmann::ordered_json& json);
+Value from_json(const nlohmann::ordered_json& json, size_t depth = 0);
 
 bool truth(const Value& value);
 
