@@ -107,8 +107,7 @@ std::string unescaped(std::string_view text) {
       refuse("escapes of characters by name (\\N) are not supported");
     } else if (c != '\n') {
       out += '\\';
-      --at;
-      out += text[at++];
+      out += c;
     }
   }
   return out;
