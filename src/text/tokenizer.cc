@@ -3,10 +3,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/plugin.h"
 
 namespace perigee::text {
 namespace {
@@ -33,20 +33,9 @@ class Bytes : public Tokenizer {
 // Reads the file with this content.
 using Load = void (*)(const std::string& path, std::unique_ptr<Tokenizer>& tokenizer);
 
-// Loads the plugin from the folder of the library that holds this function. RTLD_DEEPBIND: its
-// symbols come before LibTorch's (text/sentencepiece).
+// RTLD_DEEPBIND: the plugin's symbols come before LibTorch's (text/sentencepiece).
 Load load_plugin(const std::string& name, const char* files) {
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&load_plugin), &self) == 0 || !self.dli_fname) {
-    fail_run("data", "the folder of libperigee_core.so must be known to find plugins beside it");
-  }
-  const auto path = std::filesystem::path(self.dli_fname).parent_path() / ("lib" + name + ".so");
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  void* symbol = library ? dlsym(library, name.c_str()) : nullptr;
-  if (!symbol) {
-    fail_run("data", "{} needs {}, but it does not load: {}", files, path.string(), dlerror());
-  }
-  return reinterpret_cast<Load>(symbol);
+  return reinterpret_cast<Load>(open_plugin("data", files, name, name.c_str(), RTLD_DEEPBIND));
 }
 
 Load sentencepiece() {
