@@ -61,9 +61,8 @@ std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates
 class GpuDevice : public CudaDevice {
  public:
   GpuDevice(const exec::CudaDeviceOptions& options, const exec::GpuInfo& gpu)
-      : kind_(fmt::format("cuda {} {}.{}{}{}", gpu.name, gpu.major, gpu.minor,
-                          options.deterministic ? " deterministic" : "",
-                          options.tf32 ? " tf32" : "")),
+      : kind_(fmt::format("cuda {} {}.{}{}", gpu.name, gpu.major, gpu.minor,
+                          options.deterministic ? " deterministic" : "")),
         place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
         stream_(options.index, Stream::Priority::low),
@@ -256,7 +255,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
   start_torch();
-  allow_tf32(options.tf32);
+  forbid_tf32();
   if (options.deterministic) exec::refuse_nondeterministic();
   return std::make_shared<GpuDevice>(options, gpu);
 }

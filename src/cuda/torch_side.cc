@@ -30,10 +30,9 @@ struct Direction {
 
 void start_torch() { at::globalContext().lazyInitDevice(at::kCUDA); }
 
-void allow_tf32(bool allowed) {
-  // cuDNN's default is TF32, cuBLAS's is not.
-  at::globalContext().setAllowTF32CuDNN(allowed);
-  at::globalContext().setAllowTF32CuBLAS(allowed);
+void forbid_tf32() {
+  at::globalContext().setAllowTF32CuDNN(false);  // it is cuDNN's default
+  at::globalContext().setAllowTF32CuBLAS(false);
 }
 
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {

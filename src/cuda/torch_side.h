@@ -11,8 +11,8 @@ namespace perigee::cuda {
 // Starts LibTorch's CUDA support in this process.
 void start_torch();
 
-// Sets whether float32 products and convolutions of this process use TF32.
-void allow_tf32(bool allowed);
+// Makes float32 products and convolutions of this process compute in float32, not in TF32.
+void forbid_tf32();
 
 // Makes the GPU current, and the stream the one that LibTorch's ops of this thread are submitted
 // to, until the result is dropped. Dropping never throws.

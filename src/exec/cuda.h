@@ -31,8 +31,6 @@ struct CudaDeviceOptions {
   // Use only kernels whose results are bit-equal from run to run, even if slower. Applies to all of
   // LibTorch's CUDA work in the process.
   bool deterministic = false;
-  // Products and convolutions of float32 tensors may round operands to TF32; in the whole process.
-  bool tf32 = false;
 };
 
 // The plugin's interface. Calls throw Error naming the CUDA or NCCL call, the device and a remedy.
