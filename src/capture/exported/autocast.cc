@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 
@@ -156,23 +157,32 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&cast>());
 }
 
-void disable() {
-  for (const auto device : {kHere, c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
-    at::autocast::set_autocast_enabled(device, false);
-  }
-}
+constexpr std::array kDevices = {kHere, c10::DeviceType::CPU, c10::DeviceType::CUDA};
 
 }  // namespace
 
-AutocastState::AutocastState() { enter(std::nullopt); }
+AutocastState::AutocastState() : caches_(at::autocast::is_autocast_cache_enabled()) {
+  for (const auto device : kDevices) {
+    before_.push_back(
+        {at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)});
+  }
+  enter(std::nullopt);
+}
 
-AutocastState::~AutocastState() { enter(std::nullopt); }
+AutocastState::~AutocastState() {
+  enter(std::nullopt);
+  for (size_t i = 0; i < kDevices.size(); ++i) {
+    at::autocast::set_autocast_enabled(kDevices[i], before_[i].enabled);
+    at::autocast::set_autocast_dtype(kDevices[i], before_[i].type);
+  }
+  at::autocast::set_autocast_cache_enabled(caches_);
+}
 
 void AutocastState::enter(const std::optional<Autocast>& region) {
   const int outermost = region ? region->outermost : -1;
   if (outermost != outermost_) at::autocast::clear_cache();
   outermost_ = outermost;
-  disable();
+  for (const auto device : kDevices) at::autocast::set_autocast_enabled(device, false);
   if (!region || !region->enabled) return;
   lists_device = region->device;
   for (const auto device : {kHere, region->device}) {

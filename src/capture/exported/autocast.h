@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
+#include <vector>
 
 namespace perigee::exported {
 
@@ -17,7 +18,8 @@ struct Autocast {
   int outermost = -1;  // a number of the outermost region that this one is within
 };
 
-// The autocast state of this thread, which the destructor restores. Tensors of the capture device
+// The autocast state of this thread: none until a region is entered. The destructor restores the
+// state that the constructor found. Tensors of the capture device
 // follow the lists of the region's device; eager ones are cast where they are on that device.
 class AutocastState {
  public:
@@ -30,6 +32,13 @@ class AutocastState {
   void enter(const std::optional<Autocast>& region);
 
  private:
+  struct OfDevice {
+    bool enabled = false;
+    c10::ScalarType type = c10::kFloat;
+  };
+
+  std::vector<OfDevice> before_;  // as the constructor found them
+  bool caches_ = true;            // the same
   int outermost_ = -1;
 };
 

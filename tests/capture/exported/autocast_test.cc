@@ -150,4 +150,20 @@ TEST_CASE("torch.autocast for a device without known lists is refused by name") 
              Contains("\"cpu\" or \"cuda\"") && Contains("\"xpu\""));
 }
 
+TEST_CASE("a replay leaves the caller's autocast as it was, and does not follow it") {
+  const auto model = load(region("cpu", true, {kLinear, mean_of("a")}, {"loss"}));
+  const auto batch = samples();
+  const auto expected = model.forward(batch).loss;
+  at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const auto loss = model.forward(batch).loss;
+  const bool enabled = at::autocast::is_autocast_enabled(at::kCPU);
+  const auto type = at::autocast::get_autocast_dtype(at::kCPU);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  CHECK(enabled);
+  CHECK(type == at::kHalf);
+  CHECK(at::equal(loss, expected));
+}
+
 }  // namespace perigee::test
