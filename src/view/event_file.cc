@@ -89,7 +89,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
   const double time = now();
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) std::strcpy(host.data(), "localhost");
-  path_ = fmt::format("{}/events.out.tfevents.{:.0f}.{}.{}", folder, std::floor(time), host.data(),
+  path_ = fmt::format("{}/{}{:.0f}.{}.{}", folder, kEventFiles, std::floor(time), host.data(),
                       getpid());
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0666);
   if (fd_ < 0) {

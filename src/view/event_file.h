@@ -13,6 +13,9 @@ namespace perigee::view {
 std::string event_record(double wall_time, int64_t step,
                          const std::vector<std::pair<std::string, double>>& scalars);
 
+// The begin of the names of event files.
+inline constexpr std::string_view kEventFiles = "events.out.tfevents.";
+
 class EventFile {
  public:
   // Creates events.out.tfevents.TIME.HOST.PID in the folder; TIME: seconds since 1970. Steps of

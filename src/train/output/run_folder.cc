@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "checkpoint/target.h"
+#include "view/event_file.h"
 
 namespace perigee::train {
 namespace fs = std::filesystem;
@@ -72,6 +73,10 @@ void empty_folder(const std::string& folder) {
   std::vector<std::string> names(std::begin(kFiles), std::end(kFiles));
   for (int64_t number = 1; exists(inside(folder, aside_name(number))); ++number) {
     names.push_back(aside_name(number));
+  }
+  for (const auto& file : fs::directory_iterator(folder, ignored)) {
+    const auto name = file.path().filename().string();
+    if (name.starts_with(view::kEventFiles)) names.push_back(name);
   }
   for (const auto& name : names) {
     std::error_code error;

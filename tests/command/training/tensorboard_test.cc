@@ -16,6 +16,14 @@ TEST_CASE("TensorBoard reads a run's metrics, also of one that went back") {
       "--set train.validate_every=2";
   job.good("train", more + " --set train.steps=4");
   job.good("train", more + " --set train.steps=5 --resume " + job.output() + "/checkpoints/step-2");
+  // Those of an overwritten run are removed.
+  const TrainingJob again;
+  for (int run = 0; run < 2; ++run) {
+    again.good("train", "--nproc 1 --overwrite --set train.tensorboard=true --set train.steps=1");
+    CHECK(std::ranges::count_if(names_in(again.output()), [](const std::string& name) {
+            return name.starts_with("events.out.tfevents.");
+          }) == 1);
+  }
   const auto packages = std::filesystem::path(std::getenv("PERIGEE_BUILD")) /
                         "tensorboard_packages";
   Process process(
