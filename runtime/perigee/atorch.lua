@@ -265,7 +265,7 @@ local module = { from_job = atorch.from_job, rows = atorch.rows }
 
 local function is_graph_text(text) return type(text) == "string" and text:find("^%s*perigee%.graph/") ~= nil end
 
--- Returns the item of module_replace for a pair; nil where it is none.
+-- Returns the item of module_replace for a pair, or nil for a value that is not a pair.
 local function replacement(name, pair)
   if type(pair) ~= "table" then return nil end
   local from, to = pair[1], pair[2]

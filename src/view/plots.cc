@@ -55,6 +55,16 @@ std::vector<double> positions(const Metrics& metrics, const std::string& x) {
 
 }  // namespace
 
+std::vector<std::string> columns_of(std::string_view text) {
+  std::vector<std::string> columns;
+  for (size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    if (end > begin) columns.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return columns;
+}
+
 std::vector<Chart> plots(const std::vector<Run>& runs, const PlotOptions& options) {
   const std::vector<std::string> kinds = {"step", "samples", "tokens", "seconds"};
   if (std::ranges::find(kinds, options.x) == kinds.end()) {

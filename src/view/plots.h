@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct PlotOptions {
   std::string x = "step";  // "step", "samples", "tokens" or "seconds": sums up to each step
   bool logarithmic = false;
 };
+
+// Returns the columns of "loss,val_loss".
+std::vector<std::string> columns_of(std::string_view text);
 
 // Returns the charts. A line is a column of a run. Throws Error for a column that no run has,
 // naming the nearest, and for an unknown x.

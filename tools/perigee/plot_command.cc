@@ -66,12 +66,7 @@ std::string to_json(const std::vector<view::Run>& runs) {
 
 int run_plot(Options& options) {
   for (const auto& chart : options.charts) {
-    auto& columns = options.plot.charts.emplace_back();
-    for (size_t begin = 0; begin <= chart.size();) {
-      const auto end = std::min(chart.find(',', begin), chart.size());
-      if (end > begin) columns.push_back(chart.substr(begin, end - begin));
-      begin = end + 1;
-    }
+    const auto& columns = options.plot.charts.emplace_back(view::columns_of(chart));
     if (columns.empty()) fail("command", "--chart takes columns, \"loss,val_loss\", but got none");
   }
   const auto kind = fs::path(options.output.file).extension();

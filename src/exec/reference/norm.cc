@@ -17,7 +17,7 @@ bool is_half(const Tensor& t) {
   return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
 }
 
-// Returns a weight or bias in float32; ones or zeros where there is none.
+// Returns a weight or bias in float32. For an op without it, returns a tensor of `otherwise`.
 Tensor wide(Operands in, int position, const std::vector<int64_t>& shape, double otherwise,
             const Tensor& like) {
   if (position >= 0) return in[position].to(at::kFloat);

@@ -19,7 +19,7 @@ ordered_json read_object(const std::string& path) {
   const auto text = read_file(path, "template");
   check_json_depth(text, "template", path);
   auto json = ordered_json::parse(text, nullptr, false);
-  if (!json.is_object()) fail("template", "{} must be a JSON object, but is none", path);
+  if (!json.is_object()) fail("template", "{} must be a JSON object, but is not", path);
   return json;
 }
 

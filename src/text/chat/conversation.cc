@@ -22,7 +22,7 @@ ordered_json parse_line(const std::string& line) {
   try {
     json = ordered_json::parse(line);
   } catch (const ordered_json::parse_error& error) {
-    fail("data", "a line must be JSON, but is none from byte {} on", error.byte);
+    fail("data", "a line must be JSON, but its text from byte {} on is not", error.byte);
   }
   const auto wrong = [](std::string_view got) {
     fail("data",

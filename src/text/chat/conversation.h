@@ -21,7 +21,8 @@ struct Conversation {
 
 // Returns the bytes of `text` that are answers: the marked ones where the template marks answers,
 // else for each message of the role "assistant" the part that rendering it adds to the messages
-// before it, also where later messages change it. Throws Error where there is no answer, or a message changes the text of earlier ones.
+// before it, also where later messages change it. Throws Error where there is no answer, or a
+// message changes the text of earlier ones.
 std::vector<Span> answers_of(const ChatTemplate& chat, const nlohmann::ordered_json& conversation,
                              const jinja::Rendered& rendered);
 

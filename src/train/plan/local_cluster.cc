@@ -80,7 +80,7 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
 }
 
 double memory_for_plans(int64_t gpu_bytes) {
-  constexpr double kContext = 1.5 * (1 << 30);
+  constexpr double kContext = 1.5 * (1 << 30);  // an estimate, not measured
   return std::max(0.0, static_cast<double>(gpu_bytes) - kContext);
 }
 

@@ -21,16 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMostBytes = 64 << 10;  // of a request
 constexpr auto kFresh = std::chrono::milliseconds(500);
 
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(at, begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 class Server final : public WatchServer {
  public:
   explicit Server(const WatchOptions& options)
@@ -122,7 +112,7 @@ class Server final : public WatchServer {
     PlotOptions options;
     for (const auto& [name, value] : request.params) {
       if (name == "run") names.push_back(value);
-      if (name == "chart") options.charts.push_back(split(value, ','));
+      if (name == "chart") options.charts.push_back(columns_of(value));
       if (name == "x") options.x = value;
       if (name == "log") options.logarithmic = value == "1";
     }

@@ -147,7 +147,7 @@ TEST_CASE("a template is that of the tokenizer's folder unless a file is given")
              Catch::StartsWith("[template] " + folder.at("own.jinja") + ":2: "));
   CHECK_THAT(error_of([&] { rendered(folder.at("no.jinja")); }), Catch::Contains("No such file"));
   folder.add("tokenizer_config.json", "[]");
-  CHECK_THAT(error_of([&] { rendered(); }), Catch::EndsWith("must be a JSON object, but is none"));
+  CHECK_THAT(error_of([&] { rendered(); }), Catch::EndsWith("must be a JSON object, but is not"));
 }
 
 TEST_CASE("a broken conversation is named with its file and line") {
@@ -165,7 +165,7 @@ TEST_CASE("a broken conversation is named with its file and line") {
     CHECK(taken == 0);
     return message.substr(("[data] " + file + ":4: ").size());
   };
-  CHECK(error("{\"messages\": [}") == "a line must be JSON, but is none from byte 15 on");
+  CHECK(error("{\"messages\": [}") == "a line must be JSON, but its text from byte 15 on is not");
   CHECK_THAT(error("[]"), Catch::EndsWith("but is no object"));
   CHECK_THAT(error("{}"), Catch::EndsWith("but has no list \"messages\""));
   CHECK_THAT(error("{\"messages\": []}"), Catch::EndsWith("but \"messages\" is empty"));
@@ -173,7 +173,7 @@ TEST_CASE("a broken conversation is named with its file and line") {
   CHECK(error(conversation({{"user", "q"}}).dump()) ==
         "a conversation must have an answer of the model, but has none");
   CHECK(error("{\"messages\": [{\"role\": \"\xff\"}]}") ==
-        "a line must be JSON, but is none from byte 25 on");
+        "a line must be JSON, but its text from byte 25 on is not");
   CHECK_THAT(error(std::string(1000, '[')), Catch::Contains("nested"));
 }
 

@@ -46,8 +46,8 @@ TEST_CASE("a template that fails is named with its line and the rule") {
   CHECK(error("{{ x is strings }}") ==
         "[template] T:1: a test must be known, but \"strings\" is not, did you mean \"string\"?");
   CHECK(error("{% if x %}\n{% for i in l %}\n{% endif %}") ==
-        "[template] T:3: a tag must be if, for, set, macro, generation, break or continue, or here "
-        "else, or here endfor, but is \"endif\"");
+        "[template] T:3: a tag must be if, for, set, macro, generation, break or continue, or "
+        "else, endfor, but is \"endif\"");
   CHECK(error("{% if x %}\n{% for i in l %}") ==
         "[template] T:2: {% endfor %} must be here, but "
         "the template ends");

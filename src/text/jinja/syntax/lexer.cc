@@ -62,7 +62,7 @@ class Lexer {
   std::string_view before_tag(std::string_view text, char sign, bool print) const {
     if (sign == '-') return strip_right(text);
     if (sign == '+' || print) return text;
-    const auto line = text.rfind('\n') + 1;  // 0 where there is none
+    const auto line = text.rfind('\n') + 1;  // where the last line begins
     const auto last = text.substr(line);
     const bool blank = !last.empty() && strip_left(last).empty();
     return blank && (line > 0 || line_begins_) ? text.substr(0, line) : text;

@@ -81,7 +81,7 @@ class StatementParser {
     if (name == "generation") return generation();
     if (name == "break" || name == "continue") return jump(name);
     std::string expected = "a tag must be if, for, set, macro, generation, break or continue";
-    for (const auto end : ends) expected += fmt::format(", or here {}", end);
+    if (ends.size() > 0) expected += fmt::format(", or {}", fmt::join(ends, ", "));
     throw PlacedRefusal(in_.line(),
                         fmt::format("{}, but is {}", expected,
                                     name.empty() ? "without a name" : "\"" + name + "\""));

@@ -70,7 +70,7 @@ struct Body {
 
 struct Parameter {
   std::string name;
-  ExpressionPtr standard;  // nullptr: there is none
+  ExpressionPtr standard;  // the default value, or nullptr
 };
 
 struct Statement {
