@@ -4,5 +4,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "capture/capture.h"
+#include "capture/composites/attention.h"
 #include "job/job.h"
 #include "train/trainer.h"

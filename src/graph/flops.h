@@ -8,8 +8,8 @@ namespace perigee::graph {
 
 // Returns the floating-point operations of one run of the node. A multiplication and an addition
 // count as two. Exact for matrix products, convolutions and attention (where causal attention
-// counts the half that it computes, and its backward the five products of FlashAttention); for
-// other ops a constant number per element: 1 pointwise and reductions, 5 softmax and cross entropy,
+// counts the half that it computes, and its backward the five products of FlashAttention), except
+// that attention within documents counts as over whole sequences: an upper bound; for other ops a constant number per element: 1 pointwise and reductions, 5 softmax and cross entropy,
 // 8 norms, 0 views, copies, gathers and collectives. An op not known here counts as pointwise.
 double flops_of(const Graph& graph, const Node& node);
 

@@ -13,12 +13,15 @@
 //
 // -- Composites that stay one node, forward and backward
 //   perigee::dropout(self, p, key)             self * mask / (1 - p); its backward is the same op on the gradient
-//   perigee::attention(query [b,h,s,d], key [b,g,t,d], value [b,g,t,e], bias?, causal, scale, p, random_key)
+//   perigee::attention(query [b,h,s,d], key [b,g,t,d], value [b,g,t,e], bias?, causal, scale, p, random_key,
+//       documents?, key_documents?)
 //       -> (output [b,h,s,e], logsumexp [b,h,s])           g divides h (grouped queries); bias broadcasts to
 //       [b,h,s,t] and is added to the scaled scores; a row with only -inf gives 0; causal: key j <= query i.
-//       logsumexp is float64 for float64, else float32
+//       logsumexp is float64 for float64, else float32. documents [b,s], key_documents [b,t]: both or neither,
+//       int64; a query sees keys with its own number
 //   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale, p, random_key,
-//       bias_grad) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only where bias_grad
+//       bias_grad, documents?, key_documents?) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only
+//       where bias_grad
 //   perigee::merge_attention(self [b,h,s,e], logsumexp [b,h,s], other, other_logsumexp) -> (output, logsumexp)
 //       of attention to the keys of both, typed as logsumexp; shard/ adds it
 //   perigee::swiglu(gate, up)                  silu(gate) * up

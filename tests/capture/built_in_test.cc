@@ -4,6 +4,7 @@
 
 #include "capture/models/models.h"
 #include "tests/capture/support.h"
+#include "tests/support/temporary_folder.h"
 
 namespace perigee::test {
 namespace {
@@ -38,12 +39,12 @@ Batch samples(const BuiltInModel& built) {
   return batch;
 }
 
-void check_built_in(const std::string& keys) {
+void check_built_in(const std::string& keys, Packing packing = Packing::none) {
   INFO(keys);
   const auto job = job::Job::parse(
       "[model]\ndtype = 'float64'\n" + keys + "\n[data]\nsynthetic = true\nsequence = 6\n",
       "test.toml");
-  const auto built = make_model(job.model, job.data.sequence);
+  const auto built = make_model(job.model, job.data.sequence, packing);
   check_model(built.model, samples(built));
 }
 
@@ -67,6 +68,31 @@ TEST_CASE("the built-in moe equals eager autograd") {
       "kind = 'moe'\nlayers = 2\nwidth = 8\nheads = 2\nvocab = 11\nexperts = 3\nhidden = 6\n";
   check_built_in(small);
   check_built_in(small + "top_k = 1\ndropout = 0.2\ntied = false\ncapacity = 0.5");
+}
+
+TEST_CASE("built-in models of packed documents equal eager autograd") {
+  const std::string small = "layers = 2\nwidth = 8\nheads = 2\nvocab = 11\nkind = ";
+  check_built_in(small + "'gpt'", Packing::documents);
+  check_built_in(small + "'llama'\nkv_heads = 1", Packing::documents);
+  check_built_in(small + "'moe'\nexperts = 3\nhidden = 6", Packing::documents);
+  for (const char* fixture : {"mistral", "gpt2", "mixtral"}) {
+    check_built_in(std::string("kind = 'hf'\nfolder = 'tests/train/hf/fixtures/") + fixture + "'",
+                   Packing::documents);
+  }
+}
+
+TEST_CASE("packed documents are refused where a model cannot separate them") {
+  const auto refused = [](const std::string& keys) {
+    const auto job = job::Job::parse(
+        "[model]\n" + keys + "\n[data]\nsynthetic = true\nsequence = 6\n", "test.toml");
+    return error_of([&] { make_model(job.model, 6, Packing::documents); });
+  };
+  CHECK(refused("kind = 'mlp'\ninputs = 5\noutputs = 4\n") ==
+        "[model] data.pack = \"documents\" requires a language model (gpt, llama, moe or hf), but "
+        "model.kind is \"mlp\"");
+  CHECK_THAT(refused("kind = 'hf'\nfolder = 'tests/train/hf/fixtures/llama-dynamic'"),
+             Catch::Contains("(rope_scaling \"dynamic\") depend on the length of a document beyond "
+                             "4 tokens"));
 }
 
 TEST_CASE("the built-in mlp equals eager autograd") {

@@ -1,4 +1,6 @@
 // Scaled dot product attention stays one op forward and one backward.
+#include "capture/composites/attention.h"
+
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -18,13 +20,19 @@ struct Settings {
   int64_t random_key = 0;
 };
 
+// Places of what a backward pass reads.
+enum Saved : uint8_t { kQuery, kKey, kValue, kBias, kDocuments, kOutput, kLogsumexp };
+
+// `documents` are those of the queries and of the keys.
 std::tuple<at::Tensor, at::Tensor> call_forward(const at::Tensor& query, const at::Tensor& key,
                                                 const at::Tensor& value, const OptionalTensor& bias,
+                                                const OptionalTensor& documents,
                                                 const Settings& s) {
   static const auto op = typed_op<std::tuple<at::Tensor, at::Tensor>(
       const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&, bool, double,
-      double, int64_t)>("perigee::attention");
-  return op.call(query, key, value, bias, s.causal, s.scale, s.p, s.random_key);
+      double, int64_t, const OptionalTensor&, const OptionalTensor&)>("perigee::attention");
+  return op.call(query, key, value, bias, s.causal, s.scale, s.p, s.random_key, documents,
+                 documents);
 }
 
 variable_list call_backward(const at::Tensor& grad, const variable_list& saved, const Settings& s,
@@ -32,11 +40,17 @@ variable_list call_backward(const at::Tensor& grad, const variable_list& saved, 
   static const auto op = typed_op<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(
       const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
       const OptionalTensor&, const at::Tensor&, const at::Tensor&, bool, double, double, int64_t,
-      bool)>("perigee::attention_backward");
-  auto [d_query, d_key, d_value, d_bias] = op.call(grad, saved[0], saved[1], saved[2],
-                                                   optional(saved[3]), saved[4], saved[5], s.causal,
-                                                   s.scale, s.p, s.random_key, bias_grad);
-  return {d_query, d_key, d_value, d_bias, {}, {}, {}, {}};
+      bool, const OptionalTensor&, const OptionalTensor&)>("perigee::attention_backward");
+  const auto documents = optional(saved[kDocuments]);
+  auto [d_query, d_key, d_value, d_bias] = op.call(
+      grad, saved[kQuery], saved[kKey], saved[kValue], optional(saved[kBias]), saved[kOutput],
+      saved[kLogsumexp], s.causal, s.scale, s.p, s.random_key, bias_grad, documents, documents);
+  return {d_query, d_key, d_value, d_bias, {}, {}, {}, {}, {}};
+}
+
+// Returns which keys are of each query's document, [b, 1, s, s].
+at::Tensor same_document(const at::Tensor& documents) {
+  return documents.unsqueeze(1).unsqueeze(-1).eq(documents.unsqueeze(1).unsqueeze(-2));
 }
 
 // Composed of ordinary ops, so that the derivative can be differentiated again.
@@ -46,17 +60,21 @@ variable_list backward_in_parts(const at::Tensor& grad, const variable_list& sav
     fail("capture", "attention with dropout has no second derivative, but got p = {}{}", s.p,
          Session::current()->where());
   }
-  const auto& query = saved[0];
-  const int64_t b = query.size(0), h = query.size(1), groups = saved[1].size(1);
+  const auto &query = saved[kQuery], &bias = saved[kBias];
+  const int64_t b = query.size(0), h = query.size(1), groups = saved[kKey].size(1);
   const auto grouped = [&](const at::Tensor& x) {
     return x.unsqueeze(2).expand({b, groups, h / groups, x.size(2), x.size(3)}).flatten(1, 2);
   };
   const auto summed = [&](const at::Tensor& x) {
     return x.view({b, groups, h / groups, x.size(2), x.size(3)}).sum(2);
   };
-  const auto key = grouped(saved[1]), value = grouped(saved[2]);
+  const auto key = grouped(saved[kKey]), value = grouped(saved[kValue]);
   auto scores = query.matmul(key.transpose(-2, -1)) * s.scale;
-  if (saved[3].defined()) scores = scores + saved[3];
+  if (bias.defined()) scores = scores + bias;
+  if (saved[kDocuments].defined()) {
+    scores = scores.masked_fill(same_document(saved[kDocuments]).logical_not(),
+                                -std::numeric_limits<double>::infinity());
+  }
   if (s.causal) {
     const auto future =
         at::ones({scores.size(-2), scores.size(-1)}, query.options().dtype(at::kBool)).triu(1);
@@ -68,7 +86,8 @@ variable_list backward_in_parts(const at::Tensor& grad, const variable_list& sav
   return {d_scores.matmul(key) * s.scale,
           summed(d_scores.transpose(-2, -1).matmul(query) * s.scale),
           summed(weights.transpose(-2, -1).matmul(grad)),
-          bias_grad ? at::sum_to(d_scores, saved[3].sizes()) : at::Tensor(),
+          bias_grad ? at::sum_to(d_scores, bias.sizes()) : at::Tensor(),
+          {},
           {},
           {},
           {},
@@ -78,12 +97,13 @@ variable_list backward_in_parts(const at::Tensor& grad, const variable_list& sav
 struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query,
                             const at::Tensor& key, const at::Tensor& value,
-                            const OptionalTensor& bias, bool causal, double scale, double p,
-                            int64_t random_key) {
+                            const OptionalTensor& bias, const OptionalTensor& documents,
+                            bool causal, double scale, double p, int64_t random_key) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, logsumexp] = call_forward(query, key, value, bias,
+    auto [output, logsumexp] = call_forward(query, key, value, bias, documents,
                                             {causal, scale, p, random_key});
-    context->save_for_backward({query, key, value, tensor_or_none(bias), output, logsumexp});
+    context->save_for_backward(
+        {query, key, value, tensor_or_none(bias), tensor_or_none(documents), output, logsumexp});
     context->saved_data["causal"] = causal;
     context->saved_data["scale"] = scale;
     context->saved_data["p"] = p;
@@ -95,7 +115,7 @@ struct Attention : torch::autograd::Function<Attention> {
     auto& data = context->saved_data;
     const Settings settings{data["causal"].toBool(), data["scale"].toDouble(), data["p"].toDouble(),
                             data["random_key"].toInt()};
-    const bool bias_grad = saved[3].defined() && context->needs_input_grad(3);
+    const bool bias_grad = saved[kBias].defined() && context->needs_input_grad(kBias);
     return at::GradMode::is_enabled() ? backward_in_parts(grads[0], saved, settings, bias_grad)
                                       : call_backward(grads[0], saved, settings, bias_grad);
   }
@@ -115,10 +135,9 @@ at::Tensor additive(const at::Tensor& mask, const at::Tensor& query) {
       .masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
-                                        const at::Tensor& value, const OptionalTensor& mask,
-                                        double p, bool causal, std::optional<double> scale,
-                                        bool grouped) {
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const OptionalTensor& mask, const OptionalTensor& documents, double p,
+                  bool causal, std::optional<double> scale, bool grouped) {
   const auto shape = query.sizes();
   if (query.dim() < 2 || key.dim() != query.dim() || value.dim() != query.dim() ||
       shape.back() != key.size(-1) || key.size(-2) != value.size(-2)) {
@@ -156,7 +175,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     }
     bias = four_dims(bias);
   }
-  const auto output = Attention::apply(q, k, v, optional(bias), causal,
+  const auto output = Attention::apply(q, k, v, optional(bias), documents, causal,
                                        scale.value_or(1 / std::sqrt(double(query.size(-1)))), p,
                                        p > 0 ? random_key() : 0);
   auto sizes = batch;
@@ -165,9 +184,52 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
   return output.reshape(sizes);
 }
 
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value, const OptionalTensor& mask,
+                                        double p, bool causal, std::optional<double> scale,
+                                        bool grouped) {
+  return attend(query, key, value, mask, {}, p, causal, scale, grouped);
+}
+
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("scaled_dot_product_attention", scaled_dot_product_attention);
 }
 
+void check_documents(const at::Tensor& query, const at::Tensor& key, const at::Tensor& documents) {
+  if (documents.scalar_type() == at::kLong && query.dim() == 4 && key.dim() == 4 &&
+      documents.dim() == 2 && documents.size(0) == query.size(0) &&
+      documents.size(1) == query.size(2) && documents.size(1) == key.size(2)) {
+    return;
+  }
+  fail("capture",
+       "attention within documents takes query and key [b, h, s, d] and documents [b, s] of int64, "
+       "but got [{}], [{}] and [{}] of {}",
+       fmt::join(query.sizes(), ", "), fmt::join(key.sizes(), ", "),
+       fmt::join(documents.sizes(), ", "), c10::toString(documents.scalar_type()));
+}
+
 }  // namespace
 }  // namespace perigee::tracing
+
+namespace perigee {
+
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const AttentionSettings& s) {
+  const auto& documents = s.documents;
+  const auto mask = tracing::optional(s.mask);
+  if (!documents.defined()) {
+    return at::scaled_dot_product_attention(query, key, value, mask, s.dropout, s.causal, {},
+                                            s.grouped);
+  }
+  tracing::check_documents(query, key, documents);
+  if (query.device().type() == at::kPrivateUse1) {
+    return tracing::attend(query, key, value, mask, documents, s.dropout, s.causal, {}, s.grouped);
+  }
+  auto seen = tracing::same_document(documents);
+  if (s.causal) seen = seen.tril();
+  auto bias = tracing::additive(seen, query);
+  if (mask) bias = bias + tracing::additive(*mask, query);
+  return at::scaled_dot_product_attention(query, key, value, bias, s.dropout, false, {}, s.grouped);
+}
+
+}  // namespace perigee

@@ -10,11 +10,13 @@ TORCH_LIBRARY(perigee, m) {
   // d_bias is undefined unless `bias_grad` is set.
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? bias=None, bool causal=False, *, "
-      "float scale, float p=0., int random_key=0) -> (Tensor output, Tensor logsumexp)");
+      "float scale, float p=0., int random_key=0, Tensor? documents=None, "
+      "Tensor? key_documents=None) -> (Tensor output, Tensor logsumexp)");
   m.def(
       "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, "
       "Tensor output, Tensor logsumexp, bool causal=False, *, float scale, float p=0., "
-      "int random_key=0, bool bias_grad=False) -> (Tensor d_query, Tensor d_key, Tensor d_value, "
+      "int random_key=0, bool bias_grad=False, Tensor? documents=None, "
+      "Tensor? key_documents=None) -> (Tensor d_query, Tensor d_key, Tensor d_value, "
       "Tensor d_bias)");
   m.def("rotary(Tensor self, Tensor cos, Tensor sin) -> Tensor");
   m.def("rotary_backward(Tensor grad, Tensor cos, Tensor sin) -> Tensor");

@@ -42,8 +42,8 @@ struct Block : nn::Module {
     register_module("drop2", drop2);
   }
 
-  Tensor forward(Tensor x) {
-    x = x + drop1(attn->forward(norm1(x)));
+  Tensor forward(Tensor x, const Tensor& documents) {
+    x = x + drop1(attn->forward(norm1(x), documents));
     return x + drop2(mlp->forward(norm2(x)));
   }
 };
@@ -82,10 +82,11 @@ struct Gpt : nn::Module {
   }
 
   // tokens [b, s] -> logits [b, s, v]
-  Tensor forward(const Tensor& tokens) {
-    auto x = embed(tokens) + position(at::arange(tokens.size(1), tokens.options()));
+  Tensor forward(const Batch& batch) {
+    auto x = embed(batch.at("tokens")) + position(positions_of(batch));
     x = drop(x);
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    const auto documents = documents_of(batch);
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, documents);
     x = norm(x);
     return tied ? at::linear(x, embed->weight) : head(x);
   }
@@ -93,13 +94,11 @@ struct Gpt : nn::Module {
 
 }  // namespace
 
-BuiltInModel make_gpt(const job::ModelConfig& model, int64_t sequence) {
+BuiltInModel make_gpt(const job::ModelConfig& model, int64_t sequence, Packing packing) {
   auto net = build<Gpt>(model);
-  return {{net,
-           [net = net.get()](const Batch& batch) {
-             return language_result(net->forward(batch.at("tokens")), batch);
-           }},
-          language_batch(model, sequence)};
+  return {{net, [net = net.get()](
+                    const Batch& batch) { return language_result(net->forward(batch), batch); }},
+          language_batch(model, sequence, packing)};
 }
 
 }  // namespace perigee::models

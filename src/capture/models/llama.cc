@@ -1,5 +1,6 @@
 // llama: Llama (Touvron et al. 2023): RMS norm, rotary positions, grouped queries (Ainslie et al.
 // 2023), SwiGLU, no biases.
+#include "capture/composites/attention.h"
 #include "capture/models/parts.h"
 
 namespace perigee::models {
@@ -20,7 +21,13 @@ nn::Linear linear(int64_t in, int64_t out) {
   return nn::Linear(nn::LinearOptions(in, out).bias(false));
 }
 
-// Rotates pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles with this cos and sin [s, d].
+// What all blocks read.
+struct Shared {
+  Tensor cos, sin;   // of the positions' angles, [s, d]; with packed documents [b, 1, s, d]
+  Tensor documents;  // [b, s]; undefined: a sample is one text
+};
+
+// Rotates pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles with this cos and sin.
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const auto halves = x.chunk(2, -1);
   return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
@@ -44,14 +51,16 @@ struct Attention : nn::Module {
     register_module("out", out);
   }
 
-  Tensor forward(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  Tensor forward(const Tensor& x, const Shared& shared) {
     const auto b = x.size(0), s = x.size(1);
+    const auto& [cos, sin, documents] = shared;
     const auto split = [&](const Tensor& t, int64_t n) {
       return t.view({b, s, n, size}).transpose(1, 2);
     };
-    const auto y = at::scaled_dot_product_attention(
+    const auto y = perigee::attention(
         rotate(split(q(x), heads), cos, sin), rotate(split(k(x), kv_heads), cos, sin),
-        split(v(x), kv_heads), {}, 0.0, /*is_causal=*/true, {}, /*enable_gqa=*/kv_heads != heads);
+        split(v(x), kv_heads),
+        {.documents = documents, .causal = true, .grouped = kv_heads != heads});
     return out(y.transpose(1, 2).reshape({b, s, heads * size}));
   }
 };
@@ -85,8 +94,8 @@ struct Block : nn::Module {
     register_module("mlp", mlp);
   }
 
-  Tensor forward(Tensor x, const Tensor& cos, const Tensor& sin) {
-    x = x + attn->forward(norm1->forward(x), cos, sin);
+  Tensor forward(Tensor x, const Shared& shared) {
+    x = x + attn->forward(norm1->forward(x), shared);
     return x + mlp->forward(norm2->forward(x));
   }
 };
@@ -119,15 +128,14 @@ struct Llama : nn::Module {
     }
   }
 
-  Tensor forward(const Tensor& tokens) {
-    auto x = embed(tokens);
+  Tensor forward(const Batch& batch) {
+    auto x = embed(batch.at("tokens"));
     const auto options = x.options();
     const auto frequency = at::pow(
         theta, at::arange(0, head_size, 2, options) * (-1.0 / double(head_size)));
-    const auto angle = at::arange(tokens.size(1), options).unsqueeze(1) * frequency;
-    const auto angles = at::cat({angle, angle}, -1);
-    const auto cos = at::cos(angles), sin = at::sin(angles);
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, cos, sin);
+    const auto angles = rotary_angles(batch, frequency);
+    const Shared shared = {at::cos(angles), at::sin(angles), documents_of(batch)};
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, shared);
     x = norm->forward(x);
     return tied ? at::linear(x, embed->weight) : head(x);
   }
@@ -135,18 +143,16 @@ struct Llama : nn::Module {
 
 }  // namespace
 
-BuiltInModel make_llama(const job::ModelConfig& model, int64_t sequence) {
+BuiltInModel make_llama(const job::ModelConfig& model, int64_t sequence, Packing packing) {
   const auto head_size = model.integer("width") / model.integer("heads");
   if (head_size % 2 != 0) {
     fail("model", "model.width / model.heads must be even for rotary positions, but got {}",
          head_size);
   }
   auto net = build<Llama>(model);
-  return {{net,
-           [net = net.get()](const Batch& batch) {
-             return language_result(net->forward(batch.at("tokens")), batch);
-           }},
-          language_batch(model, sequence)};
+  return {{net, [net = net.get()](
+                    const Batch& batch) { return language_result(net->forward(batch), batch); }},
+          language_batch(model, sequence, packing)};
 }
 
 }  // namespace perigee::models

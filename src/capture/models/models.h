@@ -2,6 +2,7 @@
 // scopes `blocks.N`.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,24 @@ struct BatchField {
   int64_t shift = 0;    // synthetic integers: the sample's sequence from that position on
 };
 
+// How the documents of a language model's data fill its samples.
+enum class Packing : uint8_t {
+  none,       // a sample is one text: positions are those in the sample, attention spans it
+  documents,  // several documents: the batch has their numbers and the positions within them
+};
+
 struct BuiltInModel {
   Model model;
   std::vector<BatchField> batch;  // fields of `model.forward`; without labels there is no loss
 };
 
 // Makes a model of kind gpt, llama, moe, mlp or resnet (of a completed job) without memory for its
-// parameters (`deferred`). `sequence` is the number of tokens of a language model's sample. Throws
-// Error for another kind, and for keys that do not fit each other.
-BuiltInModel make_model(const job::ModelConfig& model, int64_t sequence);
+// parameters (`deferred`). `sequence` is the number of tokens of a language model's sample. With
+// packed documents the batch has two more fields [sequence]: `documents`, the number of a token's
+// document, and `positions`, its position there from 0; tokens attend within their document. Throws
+// Error for another kind, for keys that do not fit each other, and for a kind that takes no packed
+// documents.
+BuiltInModel make_model(const job::ModelConfig& model, int64_t sequence,
+                        Packing packing = Packing::none);
 
 }  // namespace perigee

@@ -104,12 +104,12 @@ struct Moe : nn::Module {
   }
 
   Result forward(const Batch& batch) {
-    const auto& tokens = batch.at("tokens");
-    auto x = embed(tokens) + position(at::arange(tokens.size(1), tokens.options()));
+    auto x = embed(batch.at("tokens")) + position(positions_of(batch));
+    const auto documents = documents_of(batch);
     Tensor balance_loss;
     for (const auto& module : *blocks) {
       auto* block = module->as<Block>();
-      x = x + block->drop1(block->attn->forward(block->norm1(x)));
+      x = x + block->drop1(block->attn->forward(block->norm1(x), documents));
       const auto [y, loss] = block->experts->forward(block->norm2(x));
       x = x + block->drop2(y);
       balance_loss = balance_loss.defined() ? balance_loss + loss : loss;
@@ -125,10 +125,10 @@ struct Moe : nn::Module {
 
 }  // namespace
 
-BuiltInModel make_moe(const job::ModelConfig& model, int64_t sequence) {
+BuiltInModel make_moe(const job::ModelConfig& model, int64_t sequence, Packing packing) {
   auto net = build<Moe>(model);
   return {{net, [net = net.get()](const Batch& batch) { return net->forward(batch); }},
-          language_batch(model, sequence)};
+          language_batch(model, sequence, packing)};
 }
 
 }  // namespace perigee::models

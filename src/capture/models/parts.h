@@ -15,9 +15,9 @@ namespace perigee::models {
 using at::Tensor;
 namespace nn = torch::nn;
 
-BuiltInModel make_gpt(const job::ModelConfig& model, int64_t sequence);
-BuiltInModel make_llama(const job::ModelConfig& model, int64_t sequence);
-BuiltInModel make_moe(const job::ModelConfig& model, int64_t sequence);
+BuiltInModel make_gpt(const job::ModelConfig& model, int64_t sequence, Packing packing);
+BuiltInModel make_llama(const job::ModelConfig& model, int64_t sequence, Packing packing);
+BuiltInModel make_moe(const job::ModelConfig& model, int64_t sequence, Packing packing);
 BuiltInModel make_mlp(const job::ModelConfig& model);
 BuiltInModel make_resnet(const job::ModelConfig& model);
 
@@ -35,16 +35,29 @@ struct Attention : nn::Module {
 
   explicit Attention(const AttentionOptions& options);
 
-  // x [b, s, w] -> [b, s, w]
-  Tensor forward(const Tensor& x);
+  // x [b, s, w], documents [b, s] or undefined -> [b, s, w]
+  Tensor forward(const Tensor& x, const Tensor& documents);
 };
+
+// Returns the documents of a batch, undefined where a sample is one text.
+Tensor documents_of(const Batch& batch);
+
+// Returns the positions of the batch's tokens in their documents, [b, s]; [s] where all samples
+// have the same.
+Tensor positions_of(const Batch& batch);
+
+// Returns the angles by which rotary positions turn pairs of elements, twice in a row: [s, d] where
+// all samples have the same positions, else [b, 1, s, d]. `frequencies`: [d / 2], radians a token.
+Tensor rotary_angles(const Batch& batch, const Tensor& frequencies);
 
 // The mean cross entropy of logits [b, s, v] against labels [b, s], and the logits as the result
 // "logits"; without "labels" in the batch only the logits.
 Result language_result(const Tensor& logits, const Batch& batch);
 
-// The batch of a language model: tokens and labels, [sequence] each.
-std::vector<BatchField> language_batch(const job::ModelConfig& model, int64_t sequence);
+// The batch of a language model: tokens and labels, and with packed documents their numbers and
+// positions, [sequence] each.
+std::vector<BatchField> language_batch(const job::ModelConfig& model, int64_t sequence,
+                                       Packing packing);
 
 // Fills a weight with fill_normal(0, deviation).
 void fill_normal(Tensor weight, double deviation);

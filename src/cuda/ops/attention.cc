@@ -14,7 +14,7 @@ using Results = std::span<Tensor>;
 using Path = AttentionPath;
 
 struct Attention {
-  int query, key, value, bias;
+  int query, key, value, bias, documents;
   bool causal, deterministic, on_gpu;
   double scale;
 
@@ -23,6 +23,7 @@ struct Attention {
         key(a.operand("key")),
         value(a.operand("value")),
         bias(a.optional_operand("bias")),
+        documents(a.optional_operand("documents")),
         causal(a.flag("causal", false)),
         deterministic(context.deterministic),
         on_gpu(context.place.is_cuda()),
@@ -39,6 +40,7 @@ struct Attention {
                            .value_width = v.size(3),
                            .causal = causal,
                            .bias = bias >= 0,
+                           .documents = documents >= 0,
                            .deterministic = deterministic});
   }
 

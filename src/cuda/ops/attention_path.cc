@@ -7,7 +7,7 @@
 namespace perigee::cuda {
 
 AttentionPath attention_path(const AttentionCase& c) {
-  if (c.bias || c.queries == 0 || c.keys == 0) return AttentionPath::math;
+  if (c.bias || c.documents || c.queries == 0 || c.keys == 0) return AttentionPath::math;
   if (c.query_width != c.value_width || c.query_width == 0 || c.query_width % 8 != 0) {
     return AttentionPath::math;
   }

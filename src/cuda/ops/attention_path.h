@@ -14,6 +14,7 @@ struct AttentionCase {
   int64_t queries = 0, keys = 0;             // positions
   int64_t query_width = 0, value_width = 0;  // of a head
   bool causal = false, bias = false;
+  bool documents = false;  // queries see keys of their own document only
   // Results must be bit-equal from run to run: flash attention has a mode for it, which
   // exec::refuse_nondeterministic sets; the efficient backward pass sums in no fixed order.
   bool deterministic = false;

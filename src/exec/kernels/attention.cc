@@ -10,9 +10,9 @@ namespace {
 
 using at::Tensor;
 
-// Positions of the operands, and the options of flash attention.
+// Positions of the operands, and the options of attention without a bias.
 struct Flash {
-  int query, key, value, bias;
+  int query, key, value, bias, documents, key_documents;
   bool causal;
   double scale;
 
@@ -21,6 +21,8 @@ struct Flash {
         key(a.operand("key")),
         value(a.operand("value")),
         bias(a.optional_operand("bias")),
+        documents(a.optional_operand("documents")),
+        key_documents(a.optional_operand("key_documents")),
         causal(a.flag("causal", false)),
         scale(a.number("scale")) {}
 
@@ -28,7 +30,30 @@ struct Flash {
   bool applies(std::span<const Tensor> in) const {
     const auto& q = in[query];
     const auto& v = in[value];
-    return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0;
+    return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0 && documents < 0;
+  }
+
+  // Returns whether the kernels by blocks of rows serve the op: for documents in the type that it
+  // is computed in.
+  bool by_rows(std::span<const Tensor> in) const {
+    if (bias >= 0) return false;
+    const auto &q = in[query], &k = in[key], &v = in[value];
+    if (documents < 0) return takes_rows(at::kFloat, q, k, v);
+    return q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
+  }
+
+  RowAttention row_options(std::span<const Tensor> in) const {
+    RowAttention options{.causal = causal, .scale = scale};
+    if (documents < 0) return options;
+    options.documents = in[documents].contiguous();
+    options.key_documents = in[key_documents].contiguous();
+    return options;
+  }
+
+  // Returns an operand as the kernels by blocks of rows take it: half precision as float32.
+  static Tensor wide_rows(const Tensor& t) {
+    const bool wide = t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
+    return rows(wide ? t : t.to(at::kFloat));
   }
 
   // The kernels take any strides, except that rows must be contiguous.
@@ -54,10 +79,11 @@ Kernel attention(const Arguments& a) {
   if (a.number("p", 0.0) > 0) return {};
   return [flash = Flash(a), math = reference_op(a.op())](std::span<const Tensor> in,
                                                          std::span<Tensor> out, const Draw& draw) {
-    if (flash.bias < 0 && takes_rows(in[flash.query], in[flash.key], in[flash.value])) {
-      auto [output, logsumexp] = attention_rows(in[flash.query], in[flash.key], in[flash.value],
-                                                {.causal = flash.causal, .scale = flash.scale});
-      out[0] = std::move(output);
+    if (flash.by_rows(in)) {
+      const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
+      auto [output, logsumexp] = attention_rows(Flash::wide_rows(q), Flash::wide_rows(k),
+                                                Flash::wide_rows(v), flash.row_options(in));
+      out[0] = output.to(q.scalar_type());
       if (out.size() > 1) out[1] = std::move(logsumexp);
       return;
     }
@@ -76,10 +102,15 @@ Kernel attention_backward(const Arguments& a) {
   return [flash = Flash(a), grad = a.operand("grad"), output = a.operand("output"),
           logsumexp = a.operand("logsumexp"), math = reference_op(a.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
-    if (flash.bias < 0 && takes_rows(in[flash.query], in[flash.key], in[flash.value])) {
-      std::tie(out[0], out[1], out[2]) = attention_rows_backward(
-          Flash::rows(in[grad]), in[flash.query], in[flash.key], in[flash.value],
-          Flash::rows(in[output]), in[logsumexp], {.causal = flash.causal, .scale = flash.scale});
+    if (flash.by_rows(in)) {
+      const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
+      const auto [d_query, d_key, d_value] = attention_rows_backward(
+          Flash::wide_rows(in[grad]), Flash::wide_rows(q), Flash::wide_rows(k), Flash::wide_rows(v),
+          Flash::wide_rows(in[output]), in[logsumexp], flash.row_options(in));
+      const auto type = q.scalar_type();
+      out[0] = d_query.to(type);
+      out[1] = d_key.to(type);
+      out[2] = d_value.to(type);
       return;
     }
     if (!flash.applies(in)) return math(in, out, draw);

@@ -1,6 +1,7 @@
-// float32 attention by blocks of query rows. The scores of a block are one matrix product over all
-// keys; under a causal mask, keys after the block are left out. No scores are kept for the backward
-// pass. Faster than LibTorch's flash kernel on a CPU (tools/bench/RESULTS.md).
+// Attention by blocks of query rows, in float32 and float64. The scores of a block are one matrix
+// product over its keys: those up to the block under a causal mask, and those of its document where
+// several lie in a sequence. No scores are kept for the backward pass. Faster than LibTorch's flash
+// kernel on a CPU (tools/bench/RESULTS.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +13,17 @@ namespace perigee::exec::kernels {
 struct RowAttention {
   bool causal = false;  // key j <= query i
   double scale = 1;
+  // [b, s] and [b, t] int64, contiguous: a query sees keys with its own number. Undefined: all.
+  at::Tensor documents = {}, key_documents = {};
 };
 
-// Returns whether the functions below accept these operands: float32 with contiguous rows.
-bool takes_rows(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+// Returns whether the functions below accept these operands: of `type`, float32 or float64, with
+// contiguous rows.
+bool takes_rows(at::ScalarType type, const at::Tensor& query, const at::Tensor& key,
+                const at::Tensor& value);
 
 // query [b,h,s,d], key [b,g,t,d], value [b,g,t,e] -> output [b,h,s,e] stored as [b,s,h,e],
-// logsumexp [b,h,s]
+// logsumexp [b,h,s]. A query that sees no key gets 0 and -inf. Allocations depend on shapes only.
 std::tuple<at::Tensor, at::Tensor> attention_rows(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value,
                                                   const RowAttention& options);

@@ -102,7 +102,7 @@ Kernel dropout_op(const Arguments& a) {
 // ---- attention
 
 struct Attention {
-  int query, key, value, bias;
+  int query, key, value, bias, documents, key_documents;
   bool causal;
   double scale, p;
   RandomArguments random;
@@ -113,6 +113,8 @@ struct Attention {
         key(a.operand("key")),
         value(a.operand("value")),
         bias(a.optional_operand("bias")),
+        documents(a.optional_operand("documents")),
+        key_documents(a.optional_operand("key_documents")),
         causal(a.flag("causal", false)),
         scale(a.number("scale")),
         p(a.number("p", 0.0)),
@@ -124,7 +126,7 @@ struct Attention {
     return widen(t).repeat_interleave(heads / t.size(1), 1);
   }
 
-  // Returns the scaled scores with bias and causal mask, [b, h, s, t].
+  // Returns the scaled scores with bias, document and causal mask, [b, h, s, t].
   Tensor scores(Operands in) const {
     const auto q = widen(in[query]), k = repeat_heads(in[key], q.size(1));
     auto scores = at::matmul(q, k.transpose(-2, -1)) * scale;
@@ -133,6 +135,11 @@ struct Attention {
       scores = b.scalar_type() == at::kBool
                    ? scores.masked_fill(b.logical_not(), -std::numeric_limits<double>::infinity())
                    : scores + widen(b);
+    }
+    if (documents >= 0) {
+      const auto other = in[documents].unsqueeze(1).unsqueeze(-1).ne(
+          in[key_documents].unsqueeze(1).unsqueeze(-2));
+      scores = scores.masked_fill(other, -std::numeric_limits<double>::infinity());
     }
     if (causal) {
       const auto allowed = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).tril();

@@ -44,7 +44,7 @@ Pattern same_shape_pattern(const Call& call, const std::vector<bool>& whole);
 // Lowers ops that draw random numbers.
 std::vector<graph::ValueId> lower_random(RuleLowering& lowering);
 
-// Lowers attention and its backward pass (lower_attention.cc).
+// Lowers attention and its backward pass (attention/lower.cc).
 std::vector<graph::ValueId> lower_attention(RuleLowering& lowering);
 
 }  // namespace perigee::shard

@@ -81,6 +81,47 @@ Forward declared(Forward forward, const std::string& loss) {
   };
 }
 
+// Returns whether data.pack is "documents".
+template <class Data>
+bool packs_documents(const Data& data) {
+  if constexpr (requires { data.pack; }) return data.pack == "documents";
+  return false;
+}
+
+// Returns how the job's data fills the samples of a built-in model: its batch has `documents` and
+// `positions` where data.pack says so or where both are tensors of data.tensors.
+Packing packing_of(const job::Job& job) {
+  if (packs_documents(job.data)) return Packing::documents;
+  if (!job.model.values.contains("vocab") || job.data.files.empty() || job.data.tensors.empty()) {
+    return Packing::none;
+  }
+  std::set<std::string> names;
+  for (const auto& path : job.data.files) {
+    const checkpoint::SafetensorsFile file(path);
+    for (const auto& tensor : file.tensors()) names.insert(tensor.name);
+  }
+  if (!names.contains("documents")) return Packing::none;
+  if (!names.contains("positions")) {
+    fail("data",
+         "data.tensors with \"documents\" must have \"positions\" (of each token in its document), "
+         "but has none");
+  }
+  return Packing::documents;
+}
+
+// Throws Error where the data packs documents that the model cannot tell apart. `inputs`: of the
+// model; empty where it reads its batch by name.
+void check_packing(const job::Job& job, const std::vector<std::string>& inputs) {
+  if (!packs_documents(job.data) || inputs.empty()) return;
+  for (const auto* field : {"documents", "positions"}) {
+    if (std::ranges::find(inputs, field) != inputs.end()) continue;
+    fail("model",
+         "data.pack = \"documents\" requires a model with the inputs documents and positions, but {} "
+         "(model.kind = \"{}\") has {}: use data.pack = \"stream\" or \"none\"",
+         job.model.text("file"), job.model.kind, fmt::join(inputs, ", "));
+  }
+}
+
 // Returns the model wrapped as model.unpack and model.around say.
 std::shared_ptr<const ModelSource> make_source(const Task& task, const Model& model,
                                                const Batch& example,
@@ -111,7 +152,7 @@ std::vector<std::string> inputs_of(const job::Job& job) {
     }
   }
   if (names.empty()) {
-    for (const auto& field : make_model(job.model, job.data.sequence).batch) {
+    for (const auto& field : make_model(job.model, job.data.sequence, packing_of(job)).batch) {
       names.insert(field.name);
     }
   }
@@ -179,14 +220,20 @@ job::Job completed(const Task& task) {
 std::shared_ptr<const ModelSource> open_model(const Task& task) {
   const auto& job = task.job;
   if (const auto model = load_file(job)) {
+    check_packing(job, model->inputs);
     auto data = data::open_data(job);
     return make_source(task, *model, data.training->at(0, {0, 1}), data.fields);
   }
   const bool lua = job.model.kind == "lua";
   auto built = lua ? binding::load_lua(lua_settings(task, job, job.model.text("file")))
-                   : make_model(job.model, job.data.sequence);
+                   : make_model(job.model, job.data.sequence, packing_of(job));
   Batch example;
   std::vector<std::string> fields;
+  if (lua) {
+    std::vector<std::string> inputs;
+    for (const auto& field : built.batch) inputs.push_back(field.name);
+    check_packing(job, inputs);
+  }
   const bool by_order = job.model.unpack == "sequence";
   const bool described = !built.batch.empty() && !(by_order && !job.data.tensors.empty());
   if (!described || by_order) {

@@ -30,6 +30,7 @@ TEST_CASE("attention takes LibTorch's fused kernels where they apply") {
   CHECK(path([](auto& c) { c.query_width = c.value_width = 60; }) == Path::math);
   CHECK(path([](auto& c) { c.value_width = 128; }) == Path::math);
   CHECK(path([](auto& c) { c.bias = true; }) == Path::math);
+  CHECK(path([](auto& c) { c.documents = true; }) == Path::math);
   CHECK(path([](auto& c) { c.queries = 0; }) == Path::math);
 }
 

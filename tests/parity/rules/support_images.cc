@@ -11,16 +11,17 @@ using Ints = std::vector<int64_t>;
 
 TensorType real_type(Shape shape) { return {graph::DType::float64, std::move(shape)}; }
 
-// `ring`: keys and values are sharded on their sequence in the same way.
-void attention(Cases& cases, const char* name, bool ring) {
-  cases[name] = [ring](Case& c) {
+// `ring`: keys and values are sharded on their sequence in the same way. `documents`: queries see
+// keys with their own number.
+void attention(Cases& cases, const char* name, bool ring, bool documents) {
+  cases[name] = [ring, documents](Case& c) {
     const int64_t b = c.size(4), g = c.any(1, 3), h = g * c.any(1, 3), d = c.any(1, 3),
                   e = c.any(1, 3);
     const bool causal = c.coin(), zigzag = c.coin();
     const auto axis = static_cast<size_t>(c.any(0, std::ssize(c.mesh_.axes) - 1));
     const int64_t parts = 2 * c.mesh_.axes[axis].size;
     const auto length = [&] { return ring ? parts * c.any(1, 2) : c.size(5); };
-    const int64_t s = length(), t = causal ? s : length();
+    const int64_t s = length(), t = causal || documents ? s : length();
     const auto keys = [&](int64_t width) {
       const Shape shape = {b, g, t, width};
       return ring ? c.real_sharded(shape, 2, axis, zigzag) : c.real(shape, false);
@@ -34,10 +35,14 @@ void attention(Cases& cases, const char* name, bool ring) {
       if (c.coin(0.2)) shape.back() = 1;
       bias = c.real(shape, false);
     }
-    const Args options = {{"causal", causal},
-                          {"scale", 0.7},
-                          {"p", c.coin() ? 0.0 : 0.3},
-                          {"random_key", int64_t{9}}};
+    Args options = {{"causal", causal},
+                    {"scale", 0.7},
+                    {"p", c.coin() ? 0.0 : 0.3},
+                    {"random_key", int64_t{9}}};
+    if (documents) {
+      const auto numbers = c.integers({b, s}, 0, 2);
+      options.insert(options.end(), {{"documents", numbers}, {"key_documents", numbers}});
+    }
     Args args = {{"query", query}, {"key", key}, {"value", value}, {"bias", bias}};
     args.insert(args.end(), options.begin(), options.end());
     const auto out = c.typed("perigee::attention", args,
@@ -233,8 +238,10 @@ void images(Cases& cases) {
 }  // namespace
 
 void add_image_cases(Cases& cases) {
-  attention(cases, "perigee::attention", false);
-  attention(cases, "perigee::attention in a ring", true);
+  attention(cases, "perigee::attention", false, false);
+  attention(cases, "perigee::attention in a ring", true, false);
+  attention(cases, "perigee::attention within documents", false, true);
+  attention(cases, "perigee::attention within documents in a ring", true, true);
   images(cases);
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "capture/composites/attention.h"
 #include "capture/composites/experts.h"
 #include "capture/models/hf/families.h"
 #include "capture/models/hf/rope.h"
@@ -20,8 +21,9 @@ namespace nn = torch::nn;
 
 // Values that all blocks of one pass read. Undefined where the model or layer has none.
 struct Positions {
-  Tensor cos, sin;                  // [s, head size]
+  Tensor cos, sin;                  // [s, head size]; with packed documents [b, 1, s, head size]
   std::map<int64_t, Tensor> masks;  // by window: summands of the scores, [s, s]
+  Tensor documents;                 // [b, s], of packed documents
 };
 
 Tensor activate(const std::string& name, const Tensor& x) {
@@ -111,11 +113,14 @@ struct RotaryAttention : nn::Module {
     };
     const auto mask = positions.masks.find(window);
     const bool masked = mask != positions.masks.end();
-    const auto y = at::scaled_dot_product_attention(
-        rotate(split(q(x), heads, &q_norm), positions),
-        rotate(split(k(x), kv_heads, &k_norm), positions), split(v(x), kv_heads, nullptr),
-        masked ? std::optional<Tensor>(mask->second) : std::nullopt, is_training() ? dropout : 0.0,
-        /*is_causal=*/!masked, {}, /*enable_gqa=*/kv_heads != heads);
+    const auto y = perigee::attention(rotate(split(q(x), heads, &q_norm), positions),
+                                      rotate(split(k(x), kv_heads, &k_norm), positions),
+                                      split(v(x), kv_heads, nullptr),
+                                      {.documents = positions.documents,
+                                       .mask = masked ? mask->second : Tensor(),
+                                       .dropout = is_training() ? dropout : 0.0,
+                                       .causal = !masked,
+                                       .grouped = kv_heads != heads});
     return out(y.transpose(1, 2).reshape({b, s, heads * size}));
   }
 };
@@ -208,7 +213,8 @@ struct Block : nn::Module {
 
   Tensor forward(Tensor x, const Positions& positions, Tensor* balance) {
     const auto normal = (*norm1)(x);
-    x = x + drop1(rotary ? rotary->forward(normal, positions) : attention->forward(normal));
+    x = x + drop1(rotary ? rotary->forward(normal, positions)
+                         : attention->forward(normal, positions.documents));
     const auto second = (*norm2)(x);
     return x + drop2(experts ? experts->forward(second, balance) : mlp->forward(second));
   }
@@ -244,13 +250,12 @@ struct Decoder : nn::Module {
     }
   }
 
-  Positions positions(const Tensor& x) const {
+  Positions positions(const Batch& batch, const Tensor& x) const {
     Positions result;
     const auto s = x.size(1);
+    result.documents = models::documents_of(batch);
     if (frequencies.defined()) {
-      const auto options = x.options().dtype(frequencies.scalar_type());
-      const auto angle = at::arange(s, options).unsqueeze(1) * frequencies;
-      const auto angles = at::cat({angle, angle}, -1);
+      const auto angles = models::rotary_angles(batch, frequencies);
       result.cos = (at::cos(angles) * rope_scale).to(x.scalar_type());
       result.sin = (at::sin(angles) * rope_scale).to(x.scalar_type());
     }
@@ -265,13 +270,11 @@ struct Decoder : nn::Module {
   }
 
   // tokens [b, s] -> logits [b, s, v] and, where the model balances its experts, the balance loss.
-  std::pair<Tensor, Tensor> forward(const Tensor& tokens) {
-    auto x = embed(tokens);
+  std::pair<Tensor, Tensor> forward(const Batch& batch) {
+    auto x = embed(batch.at("tokens"));
     if (a.family->scaled_embedding) x = x * embedding_scale(x.scalar_type());
-    if (position) {
-      x = drop(x + position(at::arange(tokens.size(1), tokens.options())));
-    }
-    const auto shared = positions(x);
+    if (position) x = drop(x + position(models::positions_of(batch)));
+    const auto shared = positions(batch, x);
     Tensor balance;  // [2, e], the sum over layers
     for (const auto& block : *blocks) {
       Tensor own;
@@ -301,13 +304,21 @@ struct Decoder : nn::Module {
 
 }  // namespace
 
-BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence) {
+BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence, Packing packing) {
   const auto architecture = read_architecture(model.text("folder"));
   if (!architecture.family->rotary && sequence > architecture.positions) {
     fail("hf",
          "data.sequence is at most the number of learned positions of {} (n_positions = {}), but "
          "got {}",
          model.text("folder"), architecture.positions, sequence);
+  }
+  if (const auto longest = longest_of_one_table(architecture);
+      packing == Packing::documents && longest > 0 && sequence > longest) {
+    fail("hf",
+         "the rotary positions of {} (rope_scaling \"{}\") depend on the length of a document "
+         "beyond "
+         "{} tokens: with data.pack = \"documents\" data.sequence is at most that, but got {}",
+         model.text("folder"), architecture.rope.kind, longest, sequence);
   }
   models::ParameterType type(model);
   const auto net = deferred<Decoder>(architecture);
@@ -322,14 +333,14 @@ BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence) {
   sized.values["vocab"] = architecture.vocab;
   return {{net,
            [net = net.get()](const Batch& batch) {
-             const auto [logits, balance] = net->forward(batch.at("tokens"));
+             const auto [logits, balance] = net->forward(batch);
              auto result = models::language_result(logits, batch);
              if (result.loss.defined() && balance.defined()) {
                result.loss = result.loss + balance * net->a.balance_weight;
              }
              return result;
            }},
-          models::language_batch(sized, sequence)};
+          models::language_batch(sized, sequence, packing)};
 }
 
 }  // namespace perigee::hf

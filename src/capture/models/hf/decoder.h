@@ -7,9 +7,9 @@
 namespace perigee::hf {
 
 // Makes the model of `model.folder` without memory for its parameters, for samples of `sequence`
-// tokens. Its scopes and parameters have the names of the built-in models, so that known layers
+// tokens; `packing` as for make_model. Its scopes and parameters have the names of the built-in models, so that known layers
 // are split as theirs. Throws Error as read_architecture, and for samples that are longer than the
 // learned positions.
-BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence);
+BuiltInModel make_decoder(const job::ModelConfig& model, int64_t sequence, Packing packing);
 
 }  // namespace perigee::hf

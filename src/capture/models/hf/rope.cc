@@ -43,12 +43,21 @@ void yarn(RopeTable& table, const Rope& rope, double original, double dim) {
   table.scale = both ? scale(rope.mscale) / scale(rope.mscale_all_dim) : scale(1);
 }
 
+int64_t original_positions(const Architecture& a) {
+  return a.rope.original_positions ? a.rope.original_positions : a.positions;
+}
+
 }  // namespace
+
+int64_t longest_of_one_table(const Architecture& a) {
+  if (a.rope.kind == "dynamic") return a.positions;
+  return a.rope.kind == "longrope" ? original_positions(a) : 0;
+}
 
 RopeTable rope_table(const Architecture& a, int64_t sequence) {
   const auto& rope = a.rope;
   const double dim = double(a.head_size);
-  const double original = double(rope.original_positions ? rope.original_positions : a.positions);
+  const double original = double(original_positions(a));
   double theta = rope.theta;
   if (rope.kind == "dynamic") {
     const double length = double(std::max(sequence, a.positions));

@@ -18,4 +18,8 @@ struct RopeTable {
 // al. 2024.
 RopeTable rope_table(const Architecture& architecture, int64_t sequence);
 
+// Returns the most tokens for which the table is the same for every length; 0: any number. Beyond,
+// dynamic and longrope scaling depend on the longest position.
+int64_t longest_of_one_table(const Architecture& architecture);
+
 }  // namespace perigee::hf

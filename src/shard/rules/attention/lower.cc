@@ -2,11 +2,12 @@
 // queries with a piece of the keys; the results of a query's blocks are merged by their logsumexp
 // (Rabe and Staats 2021). Sharded keys pass from rank to rank while the current ones are attended
 // to (ring attention, Liu et al. 2023; zigzag shards give every rank an equal part of a causal
-// mask). A bias has the rows of its rank's queries; each block takes the columns of its keys.
+// mask). A bias has the rows of its rank's queries; each block takes the columns of its keys. The
+// document numbers of queries and keys are cut as these are.
 #include <algorithm>
 #include <limits>
 
-#include "base/fail.h"
+#include "shard/rules/attention/blocks.h"
 #include "shard/rules/emitter.h"
 #include "shard/rules/families.h"
 
@@ -17,32 +18,13 @@ using graph::DType;
 using graph::TensorType;
 using graph::ValueId;
 using mesh::Range;
+using Block = AttentionBlock;
 using Values = std::vector<ValueId>;
 
-constexpr int64_t kSequence = 2;  // of [b, h, s, d] and [b, h, s]
+constexpr int64_t kSequence = 2;           // of [b, h, s, d] and [b, h, s]
+constexpr int64_t kDocumentsSequence = 1;  // of document numbers [b, s]
 
 int64_t end_of(const Range& range) { return range.begin + range.length; }
-
-// Pieces of a sequence, and their positions in a tensor that concatenates them.
-struct Pieces {
-  std::vector<Range> global, local;
-
-  explicit Pieces(std::vector<Range> pieces) : global(std::move(pieces)) {
-    int64_t at = 0;
-    for (const auto& piece : global) {
-      local.push_back({at, piece.length});
-      at += piece.length;
-    }
-  }
-  int64_t length() const { return end_of(local.back()); }
-};
-
-// Queries and the keys that they attend to, as ranges of the local tensors.
-struct Block {
-  Range queries, keys;
-  bool causal = false;                     // key j <= query i, counted within the block
-  int64_t first_query = 0, first_key = 0;  // in the whole sequences
-};
 
 // A part of a tensor's sequence, or an addend of it.
 struct Part {
@@ -60,6 +42,7 @@ class Attention {
         key_(call_.find("key")),
         value_(call_.find("value")),
         bias_(call_.find("bias")),
+        documents_(call_.find("key_documents")),
         causal_(call_.node().get<bool>("causal", false)),
         has_dropout_(call_.node().get<double>("p", 0.0) > 0),
         sum_type_(call_.operand_type(query_).dtype == DType::float64 ? DType::float64
@@ -128,59 +111,20 @@ class Attention {
   bool by_pieces() const { return has_dropout_ || bias_ >= 0; }
 
   std::vector<Block> blocks(const Pieces& keys) const {
-    if (!causal_ && !by_pieces()) return {{{0, queries_.length()}, {0, keys.length()}}};
-    if (causal_ && !by_pieces() && keys.global == queries_.global) {
-      return {{{0, queries_.length()}, {0, keys.length()}, true}};
-    }
-    std::vector<Block> found;
-    for (size_t q = 0; q < queries_.global.size(); ++q) {
-      for (size_t k = 0; k < keys.global.size(); ++k) {
-        add_blocks(q, keys, k, found);
-      }
-    }
-    if (!by_pieces()) merge_adjacent(found);
-    return found;
+    return attention_blocks(queries_, keys, {.causal = causal_, .by_pieces = by_pieces()});
   }
 
-  // Keys before the piece's queries are visible to all of them, those of the same range causally.
-  void add_blocks(size_t q, const Pieces& keys, size_t k, std::vector<Block>& found) const {
-    const auto &rows = queries_.global[q], &seen = keys.global[k];
-    const auto block = [&](int64_t begin, int64_t end, bool causal) {
-      if (begin >= end) return;
-      const int64_t local = keys.local[k].begin + begin - seen.begin;
-      found.push_back({queries_.local[q], {local, end - begin}, causal, rows.begin, begin});
-    };
-    if (!causal_) return block(seen.begin, end_of(seen), false);
-    block(seen.begin, std::min(end_of(seen), rows.begin), false);
-    if (end_of(seen) <= rows.begin || seen.begin >= end_of(rows)) return;
-    if (seen.begin > rows.begin) {
-      fail("shard", "queries from {} on must be cut as keys are, but those begin at {}", rows.begin,
-           seen.begin);
-    }
-    block(rows.begin, std::min(end_of(seen), end_of(rows)), true);
+  // Keys and all that belongs to them.
+  struct Keys {
+    ValueId keys, values, documents;
+  };
+
+  Keys own_keys() const {
+    return {lowering_.operands[key_], lowering_.operands[value_],
+            documents_ < 0 ? ValueId{} : lowering_.operands[documents_]};
   }
 
-  // Merges adjacent blocks.
-  static void merge_adjacent(std::vector<Block>& blocks) {
-    std::vector<Block> joined;
-    for (const auto& block : blocks) {
-      if (!joined.empty() && !block.causal && !joined.back().causal) {
-        auto& last = joined.back();
-        if (last.queries == block.queries && end_of(last.keys) == block.keys.begin) {
-          last.keys.length += block.keys.length;
-          continue;
-        }
-        if (last.keys == block.keys && end_of(last.queries) == block.queries.begin) {
-          last.queries.length += block.queries.length;
-          continue;
-        }
-      }
-      joined.push_back(block);
-    }
-    blocks = std::move(joined);
-  }
-
-  Args block_args(const Block& block, ValueId keys, ValueId values) {
+  Args block_args(const Block& block, const Keys& from) {
     auto args = lowering_.local_args();
     for (auto& [name, arg] : args) {
       if (name == "causal") arg = block.causal;
@@ -190,10 +134,13 @@ class Attention {
         *v = part_of_bias(*v, block);
         continue;
       }
-      const bool of_keys = name == "key" || name == "value";
-      if (name == "key") *v = keys;
-      if (name == "value") *v = values;
-      *v = emit_.slice(*v, kSequence, of_keys ? block.keys : block.queries);
+      if (name == "key") *v = from.keys;
+      if (name == "value") *v = from.values;
+      if (name == "key_documents") *v = from.documents;
+      const bool of_keys = name == "key" || name == "value" || name == "key_documents";
+      const bool numbers = name == "documents" || name == "key_documents";
+      *v = emit_.slice(*v, numbers ? kDocumentsSequence : kSequence,
+                       of_keys ? block.keys : block.queries);
     }
     return with_mask(std::move(args), block.first_query, block.first_key);
   }
@@ -223,12 +170,12 @@ class Attention {
     return sums;
   }
 
-  void attend(std::vector<Sum>& sums, const Pieces& pieces, ValueId keys, ValueId values) {
+  void attend(std::vector<Sum>& sums, const Pieces& pieces, const Keys& keys) {
     for (const auto& block : blocks(pieces)) {
       auto output = lowering_.local_types()[0];
       output.shape[kSequence] = block.queries.length;
       TensorType logsumexp{sum_type_, {output.shape.begin(), output.shape.begin() + 3}};
-      const auto made = lowering_.emit(call_.node().op, block_args(block, keys, values),
+      const auto made = lowering_.emit(call_.node().op, block_args(block, keys),
                                        std::vector{output, logsumexp});
       for (auto& sum : sums) {
         if (sum.rows.begin < block.queries.begin || end_of(sum.rows) > end_of(block.queries)) {
@@ -267,17 +214,16 @@ class Attention {
 
   Values forward_local(const Pieces& keys) {
     auto sums = no_sums();
-    attend(sums, keys, lowering_.operands[key_], lowering_.operands[value_]);
+    attend(sums, keys, own_keys());
     return results(sums);
   }
 
   Values forward_ring(const Ring& ring) {
     auto sums = no_sums();
-    auto current = packed(lowering_.operands[key_], lowering_.operands[value_]);
+    auto current = in_transit();
     for (int64_t step = 0; step < ring.size(); ++step) {
-      const auto next = step + 1 < ring.size() ? shifted(current, ring) : ValueId{};
-      const auto [keys, values] = unpacked(current, ring.at(step));
-      attend(sums, ring.at(step), keys, values);
+      const auto next = step + 1 < ring.size() ? shifted(current, ring) : Transit{};
+      attend(sums, ring.at(step), unpacked(current, ring.at(step)));
       if (step + 1 < ring.size()) current = next;
     }
     auto made = results(sums);
@@ -292,9 +238,9 @@ class Attention {
     std::vector<std::pair<Block, ValueId>> bias;
   };
 
-  void attend_backward(Gradients& into, const Pieces& pieces, ValueId keys, ValueId values) {
+  void attend_backward(Gradients& into, const Pieces& pieces, const Keys& keys) {
     for (const auto& block : blocks(pieces)) {
-      const auto args = block_args(block, keys, values);
+      const auto args = block_args(block, keys);
       std::vector<TensorType> types;
       for (int i : {query_, key_, value_}) {
         auto type = lowering_.type(lowering_.operands[i]);
@@ -384,7 +330,7 @@ class Attention {
 
   Values backward_local(const Pieces& keys) {
     Gradients parts;
-    attend_backward(parts, keys, lowering_.operands[key_], lowering_.operands[value_]);
+    attend_backward(parts, keys, own_keys());
     return finish(sum_of(parts.queries, sum_type(query_)), sum_of(parts.keys, sum_type(key_)),
                   sum_of(parts.values, sum_type(value_)));
   }
@@ -392,13 +338,12 @@ class Attention {
   // Gradients of keys follow one step after them, and a last step returns them to their owner.
   Values backward_ring(const Ring& ring) {
     Gradients parts;
-    auto current = packed(lowering_.operands[key_], lowering_.operands[value_]);
+    auto current = in_transit();
     ValueId gradients;
     for (int64_t step = 0; step < ring.size(); ++step) {
-      const auto next = step + 1 < ring.size() ? shifted(current, ring) : ValueId{};
-      const auto [keys, values] = unpacked(current, ring.at(step));
+      const auto next = step + 1 < ring.size() ? shifted(current, ring) : Transit{};
       Gradients own;
-      attend_backward(own, ring.at(step), keys, values);
+      attend_backward(own, ring.at(step), unpacked(current, ring.at(step)));
       parts.queries.insert(parts.queries.end(), own.queries.begin(), own.queries.end());
       parts.bias.insert(parts.bias.end(), own.bias.begin(), own.bias.end());
       auto key_type = sum_type(key_), value_type = sum_type(value_);
@@ -410,17 +355,27 @@ class Attention {
       gradients = shifted(gradients, ring);
       if (step + 1 < ring.size()) current = next;
     }
-    const auto [d_key, d_value] = unpacked(gradients, ring.at(0));
+    const auto [d_key, d_value, none] = unpacked({gradients, {}}, ring.at(0));
     return finish(ordered_after(sum_of(parts.queries, sum_type(query_)), current), d_key, d_value,
                   bias_gradient(std::move(parts.bias)));
   }
 
-  // ---- keys and values in transit: flattened and concatenated
+  // ---- keys and values in transit: flattened and concatenated; their document numbers beside them
+
+  struct Transit {
+    ValueId packed, documents;
+  };
+
+  Transit in_transit() {
+    const auto own = own_keys();
+    return {packed(own.keys, own.values), own.documents};
+  }
 
   ValueId packed(ValueId keys, ValueId values) { return emit_.cat({flat(keys), flat(values)}, 0); }
   ValueId flat(ValueId v) { return emit_.reshape(v, {emit_.type(v).numel()}); }
 
-  std::pair<ValueId, ValueId> unpacked(ValueId both, const Pieces& pieces) {
+  Keys unpacked(const Transit& transit, const Pieces& pieces) {
+    const auto both = transit.packed;
     auto key = lowering_.type(lowering_.operands[key_]).shape;
     auto value = lowering_.type(lowering_.operands[value_]).shape;
     key[kSequence] = value[kSequence] = pieces.length();
@@ -428,15 +383,25 @@ class Attention {
     const auto take = [&](Range range, std::vector<int64_t> shape) {
       return emit_.reshape(emit_.slice(both, 0, range), std::move(shape));
     };
-    return {take({0, elements}, key), take({elements, emit_.type(both).numel() - elements}, value)};
+    return {take({0, elements}, key), take({elements, emit_.type(both).numel() - elements}, value),
+            transit.documents};
   }
 
   // Orders `v` after `other`: all ranks take part in every step, also those that see no key of the
   // last one.
-  ValueId ordered_after(ValueId v, ValueId other) {
-    return lowering_.emit("perigee::reshape", {{"self", v}, {"part", other}}, emit_.type(v));
+  ValueId ordered_after(ValueId v, const Transit& other) {
+    for (const auto part : {other.packed, other.documents}) {
+      if (!part.defined()) continue;
+      v = lowering_.emit("perigee::reshape", {{"self", v}, {"part", part}}, emit_.type(v));
+    }
+    return v;
   }
 
+  Transit shifted(const Transit& transit, const Ring& ring) {
+    const auto& documents = transit.documents;
+    return {shifted(transit.packed, ring),
+            documents.defined() ? shifted(documents, ring) : documents};
+  }
   ValueId shifted(ValueId v, const Ring& ring) {
     return lowering_.emit("comm::shift", {{"self", v}, {"axis", ring.axes}}, emit_.type(v));
   }
@@ -482,6 +447,7 @@ class Attention {
   const Call& call_;
   Emitter emit_;
   const int query_, key_, value_, bias_;
+  const int documents_;  // of keys
   const bool causal_, has_dropout_;
   const DType sum_type_;  // of sums over blocks and of logsumexp
   const Pieces queries_;

@@ -23,7 +23,7 @@ bool may_shard_queries(const Call& call) {
 
 // Queries and keys sharded on their sequence, with a causal mask only if both are cut identically.
 // A bias is sharded on its queries' rows; one that broadcasts over rows or keys must have no
-// gradient, which would be a sum over ranks.
+// gradient, which would be a sum over ranks. Document numbers are sharded as their tokens.
 std::optional<CommunicatingRule> ring(const Call& call) {
   const int query = call.find("query"), key = call.find("key"), bias = call.find("bias");
   if (is_causal(call) && call.shape(query)[2] != call.shape(key)[2]) return {};
@@ -46,6 +46,9 @@ std::optional<CommunicatingRule> ring(const Call& call) {
   if (bias >= 0) crossing.operands[bias] = rows;
   if (call.result_count() > 3 && call.has_result(3)) crossing.results[3] = rows;
   crossing.moves = {{false, key}, {false, call.find("value")}};
+  for (const auto* documents : {"documents", "key_documents"}) {
+    if (const int i = call.find(documents); i >= 0) crossing.operands[i] = 1;  // of [b, s]
+  }
   crossing.visits = crossing.zigzag = true;
   return crossing;
 }
@@ -69,6 +72,10 @@ std::optional<Pattern> attention(const Call& call, Role role) {
       pattern.operands[i] = {at.b, kv_heads, -1, -1};
     } else if (name == "logsumexp") {
       pattern.operands[i] = {at.b, at.h, at.s};
+    } else if (name == "documents") {
+      pattern.operands[i] = {at.b, at.s};
+    } else if (name == "key_documents") {
+      pattern.operands[i] = {at.b, -1};
     } else if (name == "bias") {
       const auto& shape = call.shape(i);
       const auto& whole = call.shape(query);
