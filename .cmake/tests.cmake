@@ -64,6 +64,8 @@ foreach(folder IN LISTS test_folders)
     target_link_libraries(program_launcher PRIVATE perigee_core)
   elseif(folder STREQUAL fuzz)  # the entries of fuzzers (.cmake/fuzz.cmake) read messages between launchers, too
     list(APPEND sources tools/perigee/launch/host_messages.cc)
+  elseif(folder STREQUAL methods)  # methods edit plans of these graphs
+    list(APPEND sources tests/graph/support.cc)
   elseif(folder STREQUAL train)  # runs are resumed from checkpoints that the test writes
     list(APPEND sources tests/checkpoint/support.cc)
   endif()

@@ -105,6 +105,11 @@ function methods.module_replace(config) end
 ---@return table
 function methods.fp8(config) end
 
+---Trains low-rank adapters (LoRA) beside linear layers: y = x W' + scale dropout(x) A' B', with A [rank, in] random and B [out, rank] zero at first. W and all other parameters keep their values and have no gradients and no optimizer state.
+---@param config? table config: match (string or list, required): the linear layers: patterns of paths (`blocks.*.attn.q`), or ends of paths (`q`, `attn.q`); a pattern of several modules takes their linear layers; rank (integer, at least 1, default 8): rows of A, columns of B; alpha (number, above 0, default the rank): scale = alpha / rank; dropout (number, at least 0 and below 1, default 0): of the adapters' inputs; rslora (boolean, default false): scale = alpha / sqrt(rank) (Kalajdzievski 2023); trained (string or list, default none): patterns of parameters of the model that are trained, too (`head.**`); PEFT's modules_to_save.
+---@return table
+function methods.lora(config) end
+
 ---Restricts the dims of ops that may be split over an axis, and the ops that all its ranks may compute whole. An op whose sharding is not allowed is pinned: replicated where that is allowed, else split along the first dim of the list that can be.
 ---@param config? table config: constraints: {name = op (`aten::mm`), parent_module = the end of a module's path, or of the types along it (numbers are left out), allowed_partition_dims = {"INPUT,DIM", ...}, replica_allowed = boolean}; of several for an op the one with the longest parent_module counts; axis (string, default `tensor`): the axis of the constraints.
 ---@return table

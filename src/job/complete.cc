@@ -154,6 +154,7 @@ class Completer {
     bad_steps();
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
     if (!job.train.weights.empty()) need_file("train.weights", job.train.weights);
+    if (!job.train.adapter.empty()) need_file("train.adapter", job.train.adapter);
     try {
       devices_of(job.cluster);
     } catch (const Error& error) {

@@ -165,6 +165,7 @@ struct TrainConfig {
   // where the other is given. Both absent: to the rounding of the dtype.
   std::optional<double> check_rtol, check_atol;
   std::string weights;  // safetensors file of first values; "": the model's own
+  std::string adapter;  // folder of PEFT with the adapters' first values; "": the method's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
   bool progress = true;      // a terminal shows a line of progress

@@ -380,6 +380,14 @@ std::vector<JobKey> other_keys() {
                 "(`.json`), or a folder of them. Names are the model's own, as `perigee export` "
                 "writes them, or for the kinds gpt, llama and hf those of Hugging Face."},
       {.table = "train",
+       .name = "adapter",
+       .field = FIELD(j.train.adapter),
+       .is_path = true,
+       .otherwise = "none",
+       .about = "Initial values of the adapters that the method `lora` adds: a folder with PEFT's "
+                "adapter_config.json and adapter_model.safetensors, as `perigee export --adapter` "
+                "writes it."},
+      {.table = "train",
        .name = "initialise",
        .field = FIELD(j.train.initialise),
        .about = "Whether the model initialises parameters and buffers that `weights` lacks, and "

@@ -69,7 +69,7 @@ namespace {
 
 // Returns the plan that the first `count` methods make.
 plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodUse>& uses,
-                         size_t count, const PlanRequest& request) {
+                         size_t count, PlanRequest request) {
   plan::Plan plan;
   for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
   plan.graph_hash = graph::structural_hash(*request.graph);
@@ -78,11 +78,16 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
   if (count == 0 || uses.front().method->name() != "parallel_mode") {
     parallel_mode()->apply(plan, {}, request);
   }
+  graph::Graph adapted;
   std::optional<mesh::Mesh> ragged;
   for (size_t i = 0; i < count; ++i) {
     const auto& [method, config] = uses[i];
     if (ragged && sees_submeshes(*method)) plan.mesh = *ragged;
     at_place(config, [&] { method->apply(plan, config, request); });
+    if (plan.adapters && !graph::has_adapters(*request.graph, *plan.adapters)) {
+      adapted = graph::adapt(*request.graph, *plan.adapters);
+      request.graph = &adapted;
+    }
     if (!plan.mesh.is_ragged()) continue;
     // Most methods see all submeshes as if they had the largest sizes.
     ragged = plan.mesh;

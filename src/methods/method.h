@@ -137,7 +137,8 @@ StrategySpec from_json(const Json& value, std::string_view name,
                        std::span<const std::string> items = {});
 
 // Returns the plan: mesh, then every method in order, then the microbatches. The plan's hash is
-// that of the request's graph. Throws Error where batch, mesh and world do not fit together; an
+// that of the request's graph, with the plan's adapters (graph::adapt; the request's graph may have
+// them). Throws Error where batch, mesh and world do not fit together; an
 // error of a method, or one that it causes, has the method's place.
 plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request);
 

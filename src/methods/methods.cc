@@ -28,6 +28,7 @@ std::shared_ptr<const Method> overlap();
 std::shared_ptr<const Method> mixed_parallel();
 std::shared_ptr<const Method> ds_3d_parallel();
 std::shared_ptr<const Method> module_replace();
+std::shared_ptr<const Method> lora();
 std::shared_ptr<const Method> fp8();
 std::shared_ptr<const Method> partition_constraints();
 std::shared_ptr<const Method> auto_sharding();
@@ -79,6 +80,7 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      overlap(),
                                                                      module_replace(),
                                                                      fp8(),
+                                                                     lora(),
                                                                      partition_constraints(),
                                                                      auto_sharding()};
   return methods;

@@ -12,6 +12,7 @@ namespace {
 // "": all methods that are not listed.
 constexpr std::string_view kOrder[] = {
     "parallel_mode",          // the others read the mesh
+    "lora",                   // the others see its adapters in the graph
     "expert_parallel",        // the batch may be sharded over its axis
     "gradient_accumulation",  //
     "pipeline_parallel",      // it sets the number of microbatches where no other method does

@@ -115,6 +115,11 @@ std::string print(const Plan& plan) {
   }
   if (plan.precision != Precision()) document["precision"] = to_json(plan.precision);
   if (plan.fp8) document["fp8"] = to_json(*plan.fp8);
+  if (const auto& a = plan.adapters) {
+    document["adapters"] = {{"weights", a->weights}, {"rank", a->rank},
+                            {"alpha", a->alpha},     {"dropout", a->dropout},
+                            {"rslora", a->rslora},   {"trained", a->trained}};
+  }
   for (const auto& rewrite : plan.rewrites) {
     json item = {{"name", rewrite.name}};
     if (!rewrite.pattern.empty() || !rewrite.replacement.empty()) {

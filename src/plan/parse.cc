@@ -260,6 +260,22 @@ Fp8 parse_fp8(const Field& field) {
                          : Product::emulated};
 }
 
+graph::Adapters parse_adapters(const Field& field) {
+  field.allow({"weights", "rank", "alpha", "dropout", "rslora", "trained"});
+  graph::Adapters adapters{.weights = field.at("weights").texts(),
+                           .trained = field.at("trained").texts(),
+                           .rank = field.at("rank").integer(),
+                           .alpha = field.at("alpha").number(),
+                           .dropout = field.at("dropout").number(),
+                           .rslora = field.at("rslora").boolean()};
+  if (adapters.weights.empty()) field.at("weights").fail_rule("names at least one weight");
+  if (adapters.rank < 1) field.at("rank").fail_rule("is at least 1");
+  if (!(adapters.dropout >= 0 && adapters.dropout < 1)) {
+    field.at("dropout").fail_rule("is at least 0 and below 1");
+  }
+  return adapters;
+}
+
 Precision parse_precision(const Field& field) {
   field.allow({"dtype", "parameters", "gradients", "allow", "deny", "promote", "scopes",
                "skip_nonfinite", "loss_scale"});
@@ -304,10 +320,10 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != kFormat) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", kFormat));
   }
-  root.allow({"format",     "graph",     "mesh",     "microbatches", "batch_axes", "placements",
-              "copy_axes",  "averages",  "units",    "pipeline",     "rules",      "rewrites",
-              "recompute",  "offload",   "overlap",  "precision",    "fp8",        "communication",
-              "prediction", "decisions", "forbidden"});
+  root.allow({"format",     "graph",     "mesh",      "microbatches", "batch_axes", "placements",
+              "copy_axes",  "averages",  "units",     "pipeline",     "rules",      "rewrites",
+              "recompute",  "offload",   "overlap",   "precision",    "fp8",        "communication",
+              "prediction", "decisions", "forbidden", "adapters"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -356,6 +372,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.has("precision")) plan.precision = parse_precision(root.at("precision"));
 
   if (root.has("fp8")) plan.fp8 = parse_fp8(root.at("fp8"));
+  if (root.has("adapters")) plan.adapters = parse_adapters(root.at("adapters"));
   if (root.has("rewrites")) {
     for (const auto& field : root.at("rewrites").items()) {
       field.allow({"name", "pattern", "replacement", "within"});

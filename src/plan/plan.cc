@@ -364,6 +364,9 @@ void verify(const Plan& plan, const graph::Graph& graph) {
          plan.graph_hash, graph_hash, graph.nodes.size(), graph.inputs.size(),
          missing_names(plan, values));
   }
+  if (plan.adapters && !graph::has_adapters(graph, *plan.adapters)) {
+    fail("plan", "the graph of a plan with adapters has their parameters, but this one lacks some");
+  }
   for (const auto& [name, placements] : plan.placements) {
     const auto found = values.find(name);
     if (found == values.end()) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/adapters/adapters.h"
 #include "graph/graph.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
@@ -196,7 +197,9 @@ struct Prediction {
 std::vector<std::string> forbiddable();
 
 struct Plan {
-  std::string graph_hash;  // graph::structural_hash of the graph it was made for
+  // graph::structural_hash of the graph it was made for, with the adapters.
+  std::string graph_hash;
+  std::optional<graph::Adapters> adapters;  // nothing: the graph is the model's as captured
   mesh::Mesh mesh;
   int64_t microbatches = 1;           // per optimizer step
   mesh::AxisSet batch_axes = "data";  // the batch dim of data inputs is sharded on these
@@ -240,6 +243,7 @@ struct Plan {
 
 // Throws Error when the plan does not fit the graph:
 // - another structural hash (the message names the difference where it can);
+// - adapters that the graph lacks (graph::adapt adds them);
 // - placements of unknown values, not one per axis, with a dim out of range, or Partial inputs;
 // - recomputed or offloaded scopes or ops that the graph lacks;
 // - units that overlap, shard parameters already sharded on their axes, or span parts of a stage;
@@ -254,7 +258,7 @@ void verify(const Plan& plan, const graph::Graph& graph);
 int64_t copies_of(const Plan& plan);
 
 // Returns the plan as JSON, "format": "perigee.plan/1": sorted keys, numbers as the shortest text
-// that parses to the same value; "precision", "rewrites" and "fp8" only where they differ from the
+// that parses to the same value; "precision", "rewrites", "adapters" and "fp8" only where they differ from the
 // default. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
 std::string print(const Plan& plan);
 // Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the

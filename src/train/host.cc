@@ -3,10 +3,13 @@
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 
+#include "base/fail.h"
 #include "base/log_format.h"
 #include "base/version.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights/adapter_folder.h"
 #include "checkpoint/weights/export_folder.h"
+#include "checkpoint/weights/merge.h"
 #include "exec/comm/agreement.h"
 #include "exec/comm/job_secret.h"
 #include "train/commands/evaluate_job.h"
@@ -26,6 +29,25 @@
 
 namespace perigee::train {
 namespace {
+
+// What an export reads.
+struct Exported {
+  explicit Exported(const std::string& given)
+      : path(checkpoint::find_checkpoint(given)),
+        run(checkpoint::run_of(path)),
+        checkpoint(path),
+        adapters(checkpoint::adapters_of_run(run, checkpoint)) {}
+
+  std::string merged() const {
+    if (!adapters) return "";
+    return fmt::format("the adapters of {} weights are merged into them, as W + {:.4g} B A",
+                       adapters->weights.size(), adapters->scale());
+  }
+
+  std::string path, run;
+  checkpoint::Checkpoint checkpoint;
+  std::optional<graph::Adapters> adapters;
+};
 
 class TorchHost : public Host {
  public:
@@ -82,18 +104,36 @@ class TorchHost : public Host {
     sample_text(task, options, print);
   }
 
-  void export_weights(const std::string& checkpoint, const std::string& file) override {
-    checkpoint::export_checkpoint(checkpoint::Checkpoint(checkpoint::find_checkpoint(checkpoint)),
-                                  file);
+  std::string export_weights(const std::string& checkpoint, const std::string& file) override {
+    const Exported from(checkpoint);
+    if (from.adapters) {
+      checkpoint::export_merged(from.checkpoint, *from.adapters, file);
+    } else {
+      checkpoint::export_checkpoint(from.checkpoint, file);
+    }
+    return from.merged();
   }
 
-  void export_folder(const ExportFolder& options) override {
-    const auto path = checkpoint::find_checkpoint(options.checkpoint);
-    checkpoint::export_folder(checkpoint::Checkpoint(path),
-                              checkpoint::model_of_run(checkpoint::run_of(path)),
+  std::string export_folder(const ExportFolder& options) override {
+    const Exported from(options.checkpoint);
+    checkpoint::export_folder(from.checkpoint, checkpoint::model_of_run(from.run),
                               {.folder = options.folder,
                                .shard_bytes = options.shard_bytes,
-                               .dtype = graph::dtype_of(options.dtype)});
+                               .dtype = graph::dtype_of(options.dtype),
+                               .adapters = from.adapters});
+    return from.merged();
+  }
+
+  void export_adapter(const std::string& checkpoint, const std::string& folder) override {
+    const Exported from(checkpoint);
+    if (!from.adapters) {
+      fail("export",
+           "--adapter writes the adapters of the method lora, but {} has none: use -o or "
+           "--hf",
+           from.run);
+    }
+    checkpoint::export_adapter(from.checkpoint, checkpoint::model_of_run(from.run), *from.adapters,
+                               folder);
   }
 
   std::vector<std::string> doctor() override {

@@ -60,10 +60,13 @@ class Host {
   // Generates text on one rank; `print` receives it piece by piece.
   virtual void sample(const Task& task, const SampleOptions& options,
                       const std::function<void(std::string_view)>& print) = 0;
-  // Writes the full weights of a checkpoint as one safetensors file.
-  virtual void export_weights(const std::string& checkpoint, const std::string& file) = 0;
-  // Writes them as a folder of Hugging Face.
-  virtual void export_folder(const ExportFolder& options) = 0;
+  // Writes the full weights of a checkpoint as one safetensors file. Returns a sentence about merged
+  // adapters, "" where there are none.
+  virtual std::string export_weights(const std::string& checkpoint, const std::string& file) = 0;
+  // Does the same as a folder of Hugging Face.
+  virtual std::string export_folder(const ExportFolder& options) = 0;
+  // Writes the adapters of a checkpoint as a folder of PEFT.
+  virtual void export_adapter(const std::string& checkpoint, const std::string& folder) = 0;
   // Returns lines for `perigee doctor`: back ends, devices, versions, what is missing.
   virtual std::vector<std::string> doctor() = 0;
 };

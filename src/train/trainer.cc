@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "capture/deferred.h"
+#include "checkpoint/weights/merge.h"
 #include "exec/memory/allocator.h"
 #include "job/rank_process.h"
 #include "profile/database.h"
@@ -335,6 +336,14 @@ void Trainer::copy_to(torch::nn::Module& net) {
       if (i == 0) values[input.name] = std::move(whole);
     }
   });
+  if (const auto& adapters = impl_->blueprints.front().plan.adapters) {
+    for (const auto& weight : adapters->weights) {
+      auto& value = values[weight];
+      if (!value.defined()) continue;  // another process has rank 0
+      value = checkpoint::merged(value, values[graph::adapter_a(weight)],
+                                 values[graph::adapter_b(weight)], adapters->scale());
+    }
+  }
   const auto& tied = impl_->blueprints.front().tied;
   at::NoGradGuard no_grad;
   const auto copy = [&](const std::string& name, at::Tensor target) {

@@ -87,7 +87,7 @@ class Trainer {
   void save(const std::string& folder);
   void load(const std::string& folder);
   // Copies the full weights and buffers into the module, which gets ordinary CPU tensors where it
-  // was deferred.
+  // was deferred. Adapters are merged into their weights.
   void copy_to(torch::nn::Module& net);
 
  private:

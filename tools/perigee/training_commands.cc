@@ -381,15 +381,16 @@ void require_safetensors(const std::string& file) {
 
 void add_export(CLI::App& app, Action& action) {
   struct Options {
-    std::string file;
+    std::string file, adapter;
     uint64_t shard_bytes = 5'000'000'000;
     train::ExportFolder folder;
   };
   auto options = std::make_shared<Options>();
   auto* sub = add_command(app, "export",
                           "full weights as one safetensors file, under the module's own names, or "
-                          "as a folder of Hugging Face",
+                          "as a folder of Hugging Face; or the adapters alone",
                           {"perigee export runs/gpt -o gpt.safetensors",
+                           "perigee export runs/llama --adapter llama-adapter",
                            "perigee export runs/llama --hf llama-tuned --shard-size 2GB"});
   sub->add_option("CHECKPOINT", options->folder.checkpoint, "a run's folder or a checkpoint")
       ->required();
@@ -398,6 +399,10 @@ void add_export(CLI::App& app, Action& action) {
   auto* folder = to->add_option("--hf", options->folder.folder,
                                 "the folder to write: config.json and weights with their names in "
                                 "model.folder, for runs with model.kind = \"hf\"");
+  to->add_option("--adapter", options->adapter,
+                 "the folder to write: adapter_config.json and adapter_model.safetensors as PEFT "
+                 "reads them, for runs with the method lora; the other destinations get its "
+                 "adapters merged into the weights");
   to->require_option(1);
   sub->add_option("--shard-size", options->shard_bytes,
                   "with --hf: most bytes of a file (200MB, 5GB); default 5GB")
@@ -410,15 +415,22 @@ void add_export(CLI::App& app, Action& action) {
       ->needs(folder);
   sub->callback([options, &action] {
     action = [options] {
-      if (options->folder.folder.empty()) {
-        require_safetensors(options->file);
-        torch_host().export_weights(options->folder.checkpoint, options->file);
-        log_written(options->file);
+      if (!options->adapter.empty()) {
+        torch_host().export_adapter(options->folder.checkpoint, options->adapter);
+        log::info("wrote the folder {}", options->adapter);
         return 0;
       }
-      options->folder.shard_bytes = static_cast<int64_t>(options->shard_bytes);
-      torch_host().export_folder(options->folder);
-      log::info("wrote the folder {}", options->folder.folder);
+      std::string merged;
+      if (options->folder.folder.empty()) {
+        require_safetensors(options->file);
+        merged = torch_host().export_weights(options->folder.checkpoint, options->file);
+        log_written(options->file);
+      } else {
+        options->folder.shard_bytes = static_cast<int64_t>(options->shard_bytes);
+        merged = torch_host().export_folder(options->folder);
+        log::info("wrote the folder {}", options->folder.folder);
+      }
+      if (!merged.empty()) log::info("{}", merged);
       return 0;
     };
   });

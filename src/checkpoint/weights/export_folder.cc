@@ -15,6 +15,8 @@
 #include "capture/models/hf/names.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights/form.h"
+#include "checkpoint/weights/merge.h"
+#include "checkpoint/weights/new_folder.h"
 #include "checkpoint/weights/weight_files.h"
 #include "exec/tensor.h"
 
@@ -46,7 +48,7 @@ std::vector<Entry> entries_of(const Checkpoint& checkpoint, const hf::Names& nam
   // The folder of a model without its head has no prefixes.
   bool with_prefix = !source;
   for (const auto& tensor : checkpoint.tensors()) {
-    if (!tensor.weight) continue;
+    if (!tensor.weight || is_of_adapter(options.adapters, tensor.name)) continue;
     const auto stored = names.find(tensor.name, tensor.shape.empty() ? 0 : tensor.shape[0]);
     if (!stored) {
       fail("export", "the tensors of a run of {} have names in its files, but {} has none",
@@ -77,18 +79,20 @@ std::vector<Entry> entries_of(const Checkpoint& checkpoint, const hf::Names& nam
 }
 
 // Reads a tensor of the files from the checkpoint.
-at::Tensor read_entry(const Checkpoint& checkpoint, const Entry& entry, int64_t heads) {
+at::Tensor read_entry(const Checkpoint& checkpoint, const Entry& entry, int64_t heads,
+                      const std::optional<graph::Adapters>& adapters) {
   const auto& stored = *checkpoint.find(entry.ours);
+  const auto dtype = exec::scalar_type(entry.tensor.dtype);
+  if (entry.form != Form::experts_transposed) {
+    return as_stored(read_merged(checkpoint, stored, adapters), entry.form, heads).to(dtype);
+  }
   TensorPart part{stored.name, stored.dtype, stored.shape, {}};
   for (const auto size : part.shape) part.ranges.push_back({0, size});
-  auto shape = part.shape;
-  if (entry.form == Form::experts_transposed) {
-    part.ranges[0] = {entry.expert, 1};
-    shape.erase(shape.begin());
-  }
+  part.ranges[0] = {entry.expert, 1};
+  const std::vector<int64_t> shape(part.shape.begin() + 1, part.shape.end());
   const auto whole = at::empty(shape, exec::scalar_type(stored.dtype));
   checkpoint.read(part, {static_cast<std::byte*>(whole.data_ptr()), whole.nbytes()});
-  return as_stored(whole, entry.form, heads).to(exec::scalar_type(entry.tensor.dtype));
+  return as_stored(whole, entry.form, heads).to(dtype);
 }
 
 // Divides the tensors into files of at most that many bytes.
@@ -127,7 +131,8 @@ void copy_small_files(const fs::path& from, const fs::path& to, const FolderOpti
 }
 
 void write_files(const Checkpoint& checkpoint, const std::vector<std::vector<Entry>>& shards,
-                 const fs::path& to, int64_t heads) {
+                 const fs::path& to, int64_t heads,
+                 const std::optional<graph::Adapters>& adapters) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   int64_t total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -142,7 +147,7 @@ void write_files(const Checkpoint& checkpoint, const std::vector<std::vector<Ent
     }
     at::Tensor held;
     const auto read = [&](size_t k) -> std::span<const std::byte> {
-      held = read_entry(checkpoint, shards[i][k], heads);
+      held = read_entry(checkpoint, shards[i][k], heads, adapters);
       return {static_cast<const std::byte*>(held.data_ptr()), held.nbytes()};
     };
     write_safetensors(*folder_target(), (to / name).string(), tensors, read, {{"format", "pt"}});
@@ -162,27 +167,15 @@ void export_folder(const Checkpoint& checkpoint, const job::ModelConfig& model,
          model.kind);
   }
   const auto names = *hf::names_of(model);
-  const fs::path to(options.folder);
-  std::error_code ignored;
-  if (fs::exists(to, ignored) && !(fs::is_directory(to, ignored) && fs::is_empty(to, ignored))) {
-    fail("export", "--hf names a new or empty folder, but {} is there", options.folder);
-  }
   const auto& folder = model.text("folder");
   std::optional<WeightFiles> source;
   if (WeightFiles::in_folder(folder)) source.emplace(folder);
   const auto entries = entries_of(checkpoint, names, source ? &*source : nullptr, options);
-  const auto partial = fs::absolute(to).lexically_normal().string() + ".partial";
-  fs::remove_all(partial, ignored);
-  make_folders(partial);
-  try {
-    copy_small_files(folder, partial, options);
-    write_files(checkpoint, shards_of(entries, options.shard_bytes), partial, names.heads());
-  } catch (...) {
-    fs::remove_all(partial, ignored);
-    throw;
-  }
-  fs::remove(to, ignored);  // empty
-  rename_durably(partial, fs::absolute(to).lexically_normal().string());
+  write_new_folder(options.folder, "--hf", [&](const std::string& to) {
+    copy_small_files(folder, to, options);
+    write_files(checkpoint, shards_of(entries, options.shard_bytes), to, names.heads(),
+                options.adapters);
+  });
 }
 
 job::ModelConfig model_of_run(const std::string& run) {

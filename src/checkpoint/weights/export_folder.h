@@ -6,6 +6,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "graph/adapters/adapters.h"
 #include "graph/dtype.h"
 #include "job/job.h"
 
@@ -18,6 +19,7 @@ struct FolderOptions {
   // Type of all tensors. Nothing: each has its type in the model's folder, or where that has no
   // weights, the checkpoint's.
   std::optional<graph::DType> dtype;
+  std::optional<graph::Adapters> adapters = {};  // are merged into their weights
 };
 
 // Writes the weights of a checkpoint of kind hf under their names in the model's folder, as

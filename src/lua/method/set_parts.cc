@@ -43,6 +43,7 @@ plan::Plan frame_of(const plan::Plan& plan) {
   frame.batch_axes = plan.batch_axes;
   frame.pipeline = plan.pipeline;
   frame.rewrites = plan.rewrites;
+  frame.adapters = plan.adapters;
   return frame;
 }
 

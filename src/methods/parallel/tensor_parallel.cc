@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "base/text/match.h"
+#include "graph/adapters/adapters.h"
 #include "methods/field_table.h"
 #include "shard/solver/planned_shardings.h"
 
@@ -20,8 +21,10 @@ using shard::WeightSplit;
 
 constexpr const char* kFields[] = {"column", "row", "vocab"};  // by WeightSplit
 
+// Adapters are split as their weights are.
 bool is_weight(const Graph& graph, const Input& input) {
-  return input.kind == Input::Kind::parameter && graph.type(input.value).shape.size() >= 2;
+  return input.kind == Input::Kind::parameter && graph.type(input.value).shape.size() >= 2 &&
+         !graph::is_adapter(graph, input.name);
 }
 
 std::string scope_of(const std::string& name) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "graph/adapters/adapters.h"
 #include "graph/ops.h"
 
 namespace perigee::shard {
@@ -51,8 +52,11 @@ class Placing {
     if (split == WeightSplit::column) {
       parameter(name, linear ? 0 : rank - 1);
       if (name.ends_with("weight")) bias(name.substr(0, name.size() - 6) + "bias");
+      if (const auto* b = adapter(name, graph::adapter_b)) parameter(b->name, 0);
     } else {
       parameter(name, split == WeightSplit::row ? (linear ? 1 : rank - 2) : 0);
+      const auto* a = split == WeightSplit::row ? adapter(name, graph::adapter_a) : nullptr;
+      if (a) parameter(a->name, 1);
     }
     for (size_t n : users_[v.index]) {
       const auto& node = graph_.nodes[n];
@@ -88,12 +92,27 @@ class Placing {
       return pin(input, Placement::replicate());
     }
     // A reshape after the product turns [batch * sequence, width] into [batch, sequence, width].
-    auto sum = product.outputs[0];
+    auto sum = with_adapter(product.outputs[0], name);
     const auto& users = users_[sum.index];
     if (users.size() == 1 && graph_.nodes[users[0]].op == "perigee::reshape") {
       sum = graph_.nodes[users[0]].outputs[0];
     }
     pin(sum, between(sum, name));
+  }
+
+  // Returns the parameter of the weight's adapter that the function names, or nullptr.
+  const graph::Input* adapter(const std::string& weight,
+                              std::string (*name_of)(std::string_view)) const {
+    if (!weight.ends_with("weight") || !graph::is_adapter(graph_, name_of(weight))) return nullptr;
+    return graph_.find_input(name_of(weight));
+  }
+
+  // Returns the sum of a product and its weight's adapter; the product itself where it has none.
+  ValueId with_adapter(ValueId product, const std::string& weight) const {
+    const auto& users = users_[product.index];
+    const bool added = adapter(weight, graph::adapter_b) && users.size() == 1 &&
+                       graph_.nodes[users[0]].op == "aten::add.Tensor";
+    return added ? graph_.nodes[users[0]].outputs[0] : product;
   }
 
   // The left operand of a product whose right one is `right`; undefined for other ops.

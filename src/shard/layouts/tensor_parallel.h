@@ -31,7 +31,8 @@ struct TensorParallel {
 // around their uses: a column's flattened input is whole; a row's sum and an embedding's rows are
 // reduced, or sharded on the sequence; with sequence sharding the gradient that enters a row is
 // whole. Weights are [out, in] of linear layers or [experts, in, out] of batched products. Keeps
-// the plan's pins on other axes. Throws Error for an axis that the mesh lacks, a parameter that the
+// the plan's pins on other axes. Of a weight with an adapter B is split by its outputs as a column is,
+// and A by its inputs as a row is. Throws Error for an axis that the mesh lacks, a parameter that the
 // graph lacks or that is already placed on one of the axes, a split dim smaller than their ranks,
 // and attention heads or sharded sequences that do not divide over them.
 void place(plan::Plan& plan, const graph::Graph& graph, const TensorParallel& layers);

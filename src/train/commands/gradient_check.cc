@@ -51,22 +51,17 @@ struct CheckedStep {
 
 std::map<std::string, at::Tensor> first_values(const PlannedJob& planned, const job::Job& job) {
   std::map<std::string, at::Tensor> values;
-  const auto& graph = planned.captured.graph;
-  if (planned.captured.init.outputs.empty()) {
-    for (const auto& item : planned.source->module().named_parameters()) {
-      values[item.key()] = item.value().detach();
-    }
-    for (const auto& item : planned.source->module().named_buffers()) {
-      values[item.key()] = item.value();
-    }
-    return values;
+  const auto& init = planned.captured.init;
+  for (const auto& output : init.outputs) {
+    values[output.name] = initial_value(init, output.name, static_cast<uint64_t>(job.seed));
   }
-  for (const auto& input : graph.inputs) {
-    if (input.kind != graph::Input::Kind::parameter && input.kind != graph::Input::Kind::buffer) {
-      continue;
-    }
-    values[input.name] = initial_value(planned.captured.init, input.name,
-                                       static_cast<uint64_t>(job.seed));
+  // A module that is not deferred has its values, but not those of adapters.
+  if (values.contains(planned.captured.graph.inputs.front().name)) return values;
+  for (const auto& item : planned.source->module().named_parameters()) {
+    values[item.key()] = item.value().detach();
+  }
+  for (const auto& item : planned.source->module().named_buffers()) {
+    values[item.key()] = item.value();
   }
   return values;
 }

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/stored.h"
+#include "checkpoint/weights/merge.h"
 #include "compile/compile.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
@@ -65,9 +66,11 @@ void sample_text(const Task& task, const SampleOptions& options,
   auto device = open_device(job);
   profile::Database database(profile_of(job));
   profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads), device);
-  const checkpoint::Checkpoint checkpoint(checkpoint::find_checkpoint(
-      options.checkpoint.empty() ? checkpoint_run(job) : options.checkpoint));
-  const auto source = open_model(single);
+  const auto path = checkpoint::find_checkpoint(options.checkpoint.empty() ? checkpoint_run(job)
+                                                                           : options.checkpoint);
+  const checkpoint::Checkpoint checkpoint(path);
+  const auto source = open_model(single)->with(
+      checkpoint::adapters_of_run(checkpoint::run_of(path), checkpoint));
   const auto& captured = source->at(1, true);
   const auto* tokens_input = captured.graph.find_input("tokens");
   if (!tokens_input || !captured.graph.find_output(graph::Output::Kind::result, "logits")) {

@@ -47,18 +47,32 @@ AutoPlanner::AutoPlanner(std::shared_ptr<const ModelSource> source, const job::J
 search::Request AutoPlanner::request(const json& pins, const lua::Defined& defined) {
   search::Request request;
   request.defined = defined;
-  request.graph = [this](int64_t samples) -> const graph::Graph& {
-    return source_->at(samples, job_.train.forward_only).graph;
-  };
   request.spec = [this](const graph::Graph& graph) { return step_spec(job_, graph); };
   request.global_batch = job_.batch.global;
   request.world = world_;
   request.eight_bits = eight_bits_;
   request.pins = search::parse_pins(pins);
   use_devices(request.pins);
-  methods::from_json(request.pins.methods, "pins", defined);  // throws for unknown methods
+  const auto pinned = methods::from_json(request.pins.methods, "pins", defined);
+  request.graph = [this,
+                   source = with_adapters_of(pinned)](int64_t samples) -> const graph::Graph& {
+    return source->at(samples, job_.train.forward_only).graph;
+  };
   if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
   return request;
+}
+
+// Returns the source with the adapters of the methods.
+std::shared_ptr<const ModelSource> AutoPlanner::with_adapters_of(
+    const methods::StrategySpec& strategy) const {
+  const auto lora = std::ranges::find_if(
+      strategy.methods, [](const auto& use) { return use.method->name() == "lora"; });
+  if (lora == strategy.methods.end()) return source_;
+  auto request = method_request();
+  request.graph = &source_->at(job_.batch.global, job_.train.forward_only).graph;
+  plan::Plan plan;
+  lora->method->apply(plan, lora->config, request);
+  return source_->with(plan.adapters);
 }
 
 // Leaves out the devices of each host of a described cluster that the pins exclude.
@@ -345,8 +359,10 @@ const graph::Graph& AutoPlanner::make(const json& strategy, const lua::Defined& 
     plan = methods::make_plan(parsed, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
-      plan::verify(plan, graph);
-      return graph;
+      adapted_ = source_->with(plan.adapters);
+      const auto& made = adapted_->at(samples, job_.train.forward_only).graph;
+      plan::verify(plan, made);
+      return made;
     }
     samples = wanted;
   }

@@ -62,11 +62,12 @@ class AutoPlanner : public lua::Planner {
   // where none fits without one either. `seconds`: time limit; nothing: none.
   std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined,
                            std::optional<double> seconds);
+  std::shared_ptr<const ModelSource> with_adapters_of(const methods::StrategySpec& strategy) const;
   void use_devices(const search::Pins& pins);
   methods::PlanRequest method_request() const;
   // Returns the measured times, or none where the pins ask for estimates.
   cost::Measurements& times(const search::Pins& pins);
-  // Makes the plan and returns its graph.
+  // Makes the plan and returns its graph, which the next call may replace.
   const graph::Graph& make(const nlohmann::json& strategy, const lua::Defined& defined,
                            compile::TraceSource& traces, plan::Plan& plan) const;
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
@@ -74,7 +75,8 @@ class AutoPlanner : public lua::Planner {
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,
                           const search::Pins& pins = {});
 
-  std::shared_ptr<const ModelSource> source_;
+  std::shared_ptr<const ModelSource> source_;           // without adapters
+  mutable std::shared_ptr<const ModelSource> adapted_;  // of the last plan
   const job::Job& job_;
   int64_t world_;
   bool eight_bits_;

@@ -61,7 +61,8 @@ json AutoPlanner::costs(const json& strategy, const std::string& method,
     const auto& [known, config] = parsed.methods.front();
     auto request = method_request();
     const auto samples = methods::graph_batch(*whole, request);
-    request.graph = &source_->at(samples, job_.train.forward_only).graph;
+    const auto source = source_->with(whole->adapters);
+    request.graph = &source->at(samples, job_.train.forward_only).graph;
     return known->cost(*whole, config, request, with, without);
   };
   auto list = json::array();

@@ -72,6 +72,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
   }
   if (StrategyAccess::is_auto(strategy)) {
     auto found = std::make_shared<search::Found>(planner->find(nlohmann::json::object()));
+    source = source->with(found->plan.adapters);
     const auto& captured = source->at(methods::graph_batch(found->plan, request),
                                       job.train.forward_only);
     auto plan = found->plan;
@@ -92,13 +93,15 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
     const auto resolved = StrategyAccess::resolve(
         strategy, job_values, source->at(samples, job.train.forward_only).graph, planner.get());
     // Captured after `resolve`, since a planner captures other sizes.
-    const auto& captured = source->at(samples, job.train.forward_only);
-    request.graph = &captured.graph;
+    request.graph = &source->at(samples, job.train.forward_only).graph;
     request.samples = samples;
     train::ask_devices(request, job, cluster, {recorded, &recorded->traces()});
     auto plan = methods::make_plan(resolved, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
+      source = source->with(plan.adapters);
+      const auto& captured = source->at(samples, job.train.forward_only);
+      request.graph = &captured.graph;
       check_set(resolved, job);
       for (const auto& warning : resolved.warnings) log::warn("{}", warning);
       warn_of_left_out(plan);

@@ -13,7 +13,6 @@
 #include "checkpoint/files.h"
 #include "checkpoint/holdings.h"
 #include "checkpoint/stored.h"
-#include "checkpoint/weights/initial_weights.h"
 #include "exec/cuda.h"
 #include "exec/memory/allocator.h"
 #include "exec/tensor.h"
@@ -51,30 +50,6 @@ void check_device(const plan::Plan& plan, const exec::Device& device) {
       device.kind());
 }
 
-bool is_weight(const Input& input) {
-  return input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
-}
-
-std::vector<checkpoint::WantedTensor> wanted_tensors(const Blueprint& blueprint) {
-  std::vector<checkpoint::WantedTensor> wanted;
-  for (const auto& input : blueprint.training.inputs) {
-    if (!is_weight(input)) continue;
-    const auto& type = blueprint.training.type(input.value);
-    wanted.push_back({input.name, type.dtype, type.shape});
-    for (const auto& [other, first] : blueprint.tied) {
-      if (first == input.name) wanted.back().aliases.push_back(other);
-    }
-  }
-  return wanted;
-}
-
-// Returns the ranges of the tensor that the binding holds.
-std::vector<mesh::Range> ranges_of(const compile::Binding& binding, const graph::TensorType& type) {
-  auto ranges = binding.ranges;
-  for (size_t d = ranges.size(); d < type.shape.size(); ++d) ranges.push_back({0, type.shape[d]});
-  return ranges;
-}
-
 }  // namespace
 
 RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
@@ -103,69 +78,6 @@ exec::ExecutorOptions RankTrainer::executor_options() const {
           connection_.device};
 }
 
-void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
-  const auto& program = executor_->program();
-  std::optional<checkpoint::InitialWeights> weights;
-  if (!job_.train.weights.empty()) {
-    weights.emplace(job_.train.weights, job_.model, wanted_tensors(blueprint_),
-                    job_.train.initialise);
-    if (communicator_.rank() == 0) log::info("{}", weights->report());
-  }
-  for (const auto& input : blueprint_.training.inputs) {
-    if (!is_weight(input)) continue;
-    std::vector<const compile::Binding*> held;  // several where it is kept in pieces
-    for (const auto& binding : program.bindings) {
-      const bool same = binding.name == input.name &&
-                        (binding.kind == Kind::parameter || binding.kind == Kind::buffer);
-      if (same) held.push_back(&binding);
-    }
-    const bool stored = weights && weights->has(input.name);
-    const auto whole = stored ? at::Tensor() : first_value(input, values, !held.empty());
-    for (const auto* binding : held) {
-      const auto target = executor_->tensor(*binding);
-      if (stored) {
-        weights->read(input.name, ranges_of(*binding, blueprint_.training.type(input.value)),
-                      target);
-      } else {
-        target.copy_(part_of(whole, binding->ranges));
-      }
-    }
-  }
-  if (weights) {
-    log::debug("rank {} has read {} of {} bytes of the tensors in {}", communicator_.rank(),
-               weights->bytes_read(), weights->bytes(), job_.train.weights);
-  }
-}
-
-at::Tensor RankTrainer::first_value(const graph::Input& input,
-                                    const std::function<at::Tensor(const std::string&)>& values,
-                                    bool wanted) {
-  if (!job_.train.initialise) {
-    fail("train",
-         "train.initialise = false leaves first values to train.weights or a checkpoint "
-         "(--resume), but {} comes from neither",
-         input.name);
-  }
-  if (!blueprint_.init.outputs.empty()) {
-    if (!wanted) return {};
-    return initial_value(blueprint_.init, input.name, static_cast<uint64_t>(job_.seed));
-  }
-  const bool root = communicator_.rank() == 0;
-  const auto& type = blueprint_.training.type(input.value);
-  auto whole = at::empty(type.shape, exec::scalar_type(type.dtype));
-  if (root) {
-    const auto value = values ? values(input.name) : at::Tensor();
-    if (!value.defined())
-      fail("train", "every parameter needs a first value, but {} has none", input.name);
-    whole.copy_(value);
-  }
-  everyone(communicator_)
-      ->run({.kind = exec::Collective::Kind::broadcast,
-             .input = root ? whole : at::Tensor(),
-             .output = whole});
-  return whole;
-}
-
 void RankTrainer::set_loss_scale(double scale) {
   if (!(std::isfinite(scale) && scale > 0)) {
     fail("train", "the scale of a step's loss is a number above 0, but got {}", scale);
@@ -177,6 +89,17 @@ void RankTrainer::set_loss_scale(double scale) {
 
 void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
   const auto& program = executor_->program();
+  if (!blueprint_.plan.adapters) {
+    for (const auto& tensor : checkpoint.tensors()) {
+      const auto& name = tensor.name;
+      if (!tensor.weight || !name.ends_with(".lora_A.weight")) continue;
+      if (blueprint_.training.find_input(name)) continue;
+      fail("train",
+           "checkpoint {} has adapters ({}), but the plan has none: add the method lora to the "
+           "strategy, or export the run and start from its merged weights (train.weights)",
+           checkpoint.folder(), name);
+    }
+  }
   for (const auto& binding : program.bindings) {
     if (!checkpoint::is_kept(binding.kind)) continue;
     // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.

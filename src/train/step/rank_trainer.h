@@ -45,10 +45,10 @@ class RankTrainer {
               const std::function<compile::Program(compile::Program)>& edit = nullptr);
   ~RankTrainer();
 
-  // Sets parameters and buffers: from train.weights, of which every rank reads its parts; those
-  // that it lacks, from the blueprint's init graph, or without one from rank 0's `values`, by name.
-  // Throws Error as checkpoint::InitialWeights, before any is set, and for a tensor without a first
-  // value where train.initialise is false.
+  // Sets parameters and buffers: from train.weights and train.adapter, of which every rank reads its
+  // parts; those that they lack, from the blueprint's init graph, or without one from rank 0's `values`, by name.
+  // Throws Error as checkpoint::InitialWeights and AdapterValues, before any is set, and for a tensor
+  // of the model without a first value where train.initialise is false.
   void initialise(const std::function<at::Tensor(const std::string&)>& values);
   void load(const checkpoint::Checkpoint& checkpoint);
   // Sets the loss scale of the next steps, for a plan with a given loss scale; all ranks set the

@@ -128,12 +128,32 @@ graph::Graph ModelSource::with_proof_of_two(graph::Graph graph, bool evaluation)
   return shard::with_proof(std::move(graph), proof);
 }
 
+Captured ModelSource::adapted(Captured captured) const {
+  if (!adapters_) return captured;
+  captured.graph = graph::adapt(std::move(captured.graph), *adapters_);
+  captured.init = graph::with_first_values(std::move(captured.init), captured.graph, *adapters_);
+  return captured;
+}
+
+std::shared_ptr<const ModelSource> ModelSource::with(
+    const std::optional<graph::Adapters>& adapters) const {
+  auto source = std::make_shared<ModelSource>(*this);
+  if (adapters == adapters_) return source;
+  if (adapters_) fail("adapters", "a model has one set of adapters, but a second is added");
+  source->adapters_ = adapters;
+  for (auto* last : {&source->training_, &source->evaluation_}) {
+    if (!last->captured) continue;
+    last->captured = std::make_shared<Captured>(source->adapted(*last->captured));
+  }
+  return source;
+}
+
 const Captured& ModelSource::at(int64_t samples, bool evaluation) const {
   auto& last = evaluation ? evaluation_ : training_;
   if (!last.captured || last.samples != samples) {
     auto captured = this->captured(samples, evaluation);
     captured.graph = with_proof_of_two(std::move(captured.graph), evaluation);
-    last.captured = std::make_shared<Captured>(std::move(captured));
+    last.captured = std::make_shared<Captured>(adapted(std::move(captured)));
     last.samples = samples;
   }
   return *last.captured;

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "capture/capture.h"
+#include "graph/adapters/adapters.h"
 #include "job/job.h"
 
 namespace perigee {
@@ -26,6 +28,9 @@ class ModelSource {
   // Records the training step (loss, gradients, new buffers) or, in eval mode, the forward pass,
   // for `samples` samples. The last capture of each kind is kept.
   const Captured& at(int64_t samples, bool evaluation = false) const;
+  // Returns a source of the graphs with these adapters, and of their first values. Nothing: returns
+  // a source like this one. Throws Error where this source has other adapters.
+  std::shared_ptr<const ModelSource> with(const std::optional<graph::Adapters>& adapters) const;
   // Returns the number of samples of the example.
   int64_t samples() const;
   torch::nn::Module& module() const { return *module_; }
@@ -35,6 +40,8 @@ class ModelSource {
  private:
   bool is_batched(const std::string& name) const;
   Batch resized(int64_t samples) const;
+  // Returns the capture with the adapters.
+  Captured adapted(Captured captured) const;
   // Captures, and marks the inputs that are no batches.
   Captured captured(int64_t samples, bool evaluation) const;
   // Returns the graph with the proof of its loss that the graph of two samples, or of twice as many,
@@ -45,6 +52,7 @@ class ModelSource {
   Batch example_;
   Forward forward_;
   std::vector<std::string> batched_;
+  std::optional<graph::Adapters> adapters_;
   struct LastCapture {
     int64_t samples = 0;
     std::shared_ptr<const Captured> captured;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "schedule/schedule.h"
+#include "tests/parity/support/adapters.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/copies.h"
 #include "tests/parity/support/models.h"
@@ -40,10 +41,24 @@ const std::vector<std::string>& models() {
   return all;
 }
 
+// The config of lora for a model; "": it is not drawn. Rank 3 does not divide over two ranks. Copies
+// draw dropout's numbers unlike one device, so that only a model with dropout has that of adapters.
+std::string lora_of(const std::string& model) {
+  const auto is = [&](const char* text) { return model.find(text) != model.npos; };
+  if (is("gpt")) {
+    return fmt::format(R"({{"match": ["qkv", "up", "down"], "rank": 3{}}})",
+                       is("dropout") ? R"(, "dropout": 0.2)" : "");
+  }
+  if (is("llama")) return R"({"match": ["q", "v", "attn.out", "down"], "rank": 3})";
+  if (is("moe")) return R"({"match": "attn.out", "rank": 3, "trained": "head.**"})";
+  return is("mlp") ? R"({"match": "blocks.*", "rank": 3, "rslora": true})" : "";
+}
+
 // The properties that determine the numbers; the rest of a combination determines the placement.
 struct Numbers {
   size_t model = 0;
   bool shared = false;  // shared_module() in the place of mlp
+  bool lora = false;
   int64_t microbatches = 1;
   int64_t copies = 1;
   std::string precision = "";  // a method that changes numbers, as data
@@ -62,11 +77,11 @@ struct Combination {
 
 class Draw {
  public:
-  explicit Draw(uint64_t seed) : seed_(seed), random_(seed), constraints_(seed) {}
+  explicit Draw(uint64_t seed) : seed_(seed), random_(seed), constraints_(seed), adapters_(seed) {}
 
   Combination run() {
     Combination drawn;
-    auto& [model, shared, microbatches, copies, precision] = drawn.numbers;
+    auto& [model, shared, lora, microbatches, copies, precision] = drawn.numbers;
     model = number(models().size());
     shared = models()[model].find("mlp") != std::string::npos && seed_ % 2 == 0;
     const bool few = is_sensitive(models()[model]);
@@ -186,6 +201,11 @@ class Draw {
       use(name, config);
       precision = ", " + methods.back();
     }
+    if (const auto config = lora_of(models()[model]);
+        !config.empty() && !shared && std::bernoulli_distribution(0.3)(adapters_)) {
+      use("lora", config);
+      lora = true;
+    }
     std::shuffle(axes.begin(), axes.end(), random_);
     std::shuffle(methods.begin(), methods.end(), random_);
     drawn.strategy = fmt::format(R"([["parallel_mode", [{}]]{}{}])", fmt::join(axes, ", "),
@@ -200,7 +220,7 @@ class Draw {
   bool coin(double chance) { return std::bernoulli_distribution(chance)(random_); }
 
   const uint64_t seed_;
-  std::mt19937_64 random_, constraints_;
+  std::mt19937_64 random_, constraints_, adapters_;
 };
 
 struct OneDevice {
@@ -215,7 +235,7 @@ const OneDevice& one_device(const Numbers& numbers) {
   if (added) {
     torch::manual_seed(5);
     auto& [given, outcomes] = at->second;
-    const auto& [model, shared, microbatches, copies, precision] = numbers;
+    const auto& [model, shared, lora, microbatches, copies, precision] = numbers;
     // Divides into two pieces for each of two or three ranks.
     constexpr int64_t sequence = 12;
     if (shared) {
@@ -225,6 +245,7 @@ const OneDevice& one_device(const Numbers& numbers) {
       given = built_in(models()[model], kRows, microbatches * copies,
                        numbers.low() ? "float32" : "float64", sequence);
     }
+    if (lora) given = with_adapters(given, lora_of(models()[model]));
     outcomes = train_copies(given, {copies, microbatches, kRows, precision}, {.every = 2},
                             {.clip_norm = 0.5}, kSteps);
   }

@@ -198,4 +198,5 @@ def main(names):
             write(HERE / variant, module, kind, own, state)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])
