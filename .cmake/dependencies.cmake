@@ -46,6 +46,8 @@ perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES CbcSolver Cbc C
 perigee_dependency(pcre2 HEADER pcre2.h LIBRARIES pcre2-8)
 perigee_dependency(utf8proc HEADER utf8proc.h LIBRARIES utf8proc)
 perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sentencepiece)
+perigee_dependency(zlib HEADER zlib.h LIBRARIES z)
+perigee_dependency(zstd HEADER zstd.h LIBRARIES zstd)
 # OpenSSL, for the HMAC of the job's store. Some of its headers are in the folder of the processor's architecture.
 perigee_dependency(crypto HEADER openssl/hmac.h LIBRARIES crypto)
 find_path(crypto_configuration_INCLUDE openssl/opensslconf.h NO_CACHE)

@@ -38,7 +38,7 @@ perigee_fuzzed(base SOURCES src/base/error.cc src/base/log.cc src/base/log_once.
   src/base/network/store_message.cc src/base/network/store_requests.cc src/base/network/store_table.cc)
 perigee_fuzzed(main SOURCES tests/fuzz/target.cc tests/fuzz/programs/program_fuzzer.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(graph SOURCES src/graph/*.cc LIBRARIES fuzzed_base)
-perigee_fuzzed(job SOURCES src/job/*.cc src/optim/*.cc src/mesh/*.cc LIBRARIES fuzzed_graph)
+perigee_fuzzed(job SOURCES src/job/*.cc src/optim/*.cc src/mesh/*.cc src/text/documents/line_template.cc LIBRARIES fuzzed_graph)
 perigee_fuzzed(plan SOURCES src/plan/*.cc LIBRARIES fuzzed_job)
 perigee_fuzzed(problem SOURCES src/solve/parse.cc src/solve/problem.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(cluster SOURCES src/cost/cluster.cc LIBRARIES fuzzed_graph)

@@ -178,7 +178,7 @@ foreach(tests tests_data tests_text)
   endif()
 endforeach()
 if(TARGET tests_text)
-  add_dependencies(tests_text perigee_tokenizers perigee_sentencepiece)
+  add_dependencies(tests_text perigee_tokenizers perigee_sentencepiece perigee_compressed)
 endif()
 
 # Builds the plugin that `perigee new` copies against the build folder, and captures it with the command.

@@ -108,8 +108,9 @@ class CheckpointWriter {
   // where the folder no longer exists: another rank has abandoned it.
   void write_rank(int64_t rank, std::span<const Piece> pieces);
   // Checks that the pieces of `world` ranks cover every tensor once, writes the index, publishes
-  // the checkpoint, sets later ones aside (set_aside_later), and removes all but the newest `keep`.
-  void finish(const CheckpointInfo& info, int64_t world, int64_t keep);
+  // the checkpoint, sets later ones aside (set_aside_later), and removes all but the newest `keep`
+  // and that of the step `spared`.
+  void finish(const CheckpointInfo& info, int64_t world, int64_t keep, int64_t spared = 0);
   // Removes the rank's files of an unfinished checkpoint, and its folder once no rank's file is
   // left in it; never throws.
   void abandon(int64_t rank) noexcept;
@@ -120,7 +121,7 @@ class CheckpointWriter {
   void reach(std::string_view stage) const;
   void publish(const std::string& index_checksum);
   void make_way();
-  void prune(int64_t keep);
+  void prune(int64_t keep, int64_t spared);
 
   std::string run_;
   std::unique_ptr<Target> target_;

@@ -183,7 +183,8 @@ void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
   reach("rank");
 }
 
-void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t keep) {
+void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t keep,
+                              int64_t spared) {
   Joiner joiner;
   for (int64_t rank = 0; rank < world; ++rank) {
     const auto path = inside(partial_, rank_file(rank, ".json"));
@@ -202,7 +203,7 @@ void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t
   reach("index");
   set_aside_later(run_, step_);
   publish(checksum_of(index));
-  prune(std::max<int64_t>(1, keep));
+  prune(std::max<int64_t>(1, keep), spared);
 }
 
 void CheckpointWriter::publish(const std::string& index_checksum) {
@@ -225,14 +226,15 @@ void CheckpointWriter::make_way() {
   }
 }
 
-void CheckpointWriter::prune(int64_t keep) {
+void CheckpointWriter::prune(int64_t keep, int64_t spared) {
   int64_t kept = 0;
   const auto folders = step_folders(*target_, run_);
   for (auto it = folders.rbegin(); it != folders.rend(); ++it) {
     if (it->kind == StepFolder::Kind::aside) continue;
-    const bool stays = it->kind == StepFolder::Kind::published && it->complete && kept < keep;
+    const bool complete = it->kind == StepFolder::Kind::published && it->complete;
+    const bool stays = complete && kept < keep;
     kept += stays;
-    if (!stays) remove_checkpoint(*target_, it->path);
+    if (!stays && !(complete && it->step == spared)) remove_checkpoint(*target_, it->path);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/id_limit.h"
@@ -31,6 +32,9 @@ struct DataSource {
   // Returns the places of the samples in the data set, from 0; nothing where the source does not
   // say them.
   virtual std::vector<int64_t> indices(int64_t /*step*/, Range /*samples*/) { return {}; }
+  // Returns how many of the run's first `samples` samples are of each of several sources, by name;
+  // nothing where there is one.
+  virtual std::vector<std::pair<std::string, int64_t>> counts(int64_t /*samples*/) { return {}; }
 };
 
 namespace data {
@@ -70,7 +74,7 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
                                                  const std::string& left_over, int64_t ranks);
 
 // The sources that open_data chooses from, by the key of the job that names the files.
-Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit);  // data.text, data.tokens
+Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit);  // data.token_sources()
 Data open_tensors(const job::Job& job);                                  // data.tensors
 Data open_synthetic(const job::Job& job);                                // data.synthetic
 Data open_slices(const job::Job& job, Division division,

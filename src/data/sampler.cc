@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/fail.h"
@@ -49,22 +50,31 @@ Sampler open_library(const std::string& path, uint64_t seed) {
 
 int64_t sequential(int64_t sample, int64_t count) { return sample % count; }
 
-int64_t shuffled(int64_t sample, int64_t count, uint64_t seed) {
+int64_t shuffled(int64_t sample, int64_t count, uint64_t seed, int64_t buffer) {
   // A permutation uses the keys next to its own, so epochs and seeds lie far apart.
   const uint64_t epoch = static_cast<uint64_t>(sample / count);
-  const uint64_t key = seed * 0x9e3779b97f4a7c15 ^ epoch * 0xbf58476d1ce4e5b9;
-  return static_cast<int64_t>(Permutation(count, key)(sample % count));
+  uint64_t key = seed * 0x9e3779b97f4a7c15 ^ epoch * 0xbf58476d1ce4e5b9;
+  const auto within = sample % count;
+  if (buffer == 0 || buffer >= count) {
+    return static_cast<int64_t>(Permutation(count, key)(within));
+  }
+  const auto begin = within / buffer * buffer;
+  key ^= static_cast<uint64_t>(begin) * 0x94d049bb133111eb;
+  const auto size = std::min(buffer, count - begin);
+  return begin + static_cast<int64_t>(Permutation(size, key)(within - begin));
 }
 
-Sampler make_sampler(const job::Job& job) {
-  const auto seed = static_cast<uint64_t>(job.seed);
+Sampler make_sampler(const job::Job& job, size_t source) {
+  const auto seed = static_cast<uint64_t>(job.seed) + source * 0x9e3779b97f4a7c15;
   const auto& name = job.data.sampler;
   if (name == "sequential") return sequential;
   if (name == "random") {
     return [seed](int64_t sample, int64_t count) { return drawn(sample, count, seed); };
   }
   if (name == "shuffle") {
-    return [seed](int64_t sample, int64_t count) { return shuffled(sample, count, seed); };
+    return [seed, buffer = job.data.shuffle_buffer](int64_t sample, int64_t count) {
+      return shuffled(sample, count, seed, buffer);
+    };
   }
   return open_library(name, seed);
 }

@@ -1,6 +1,7 @@
 // Orders of training samples: data.sampler.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -13,14 +14,15 @@ namespace perigee::data {
 // returns an index out of range.
 using Sampler = std::function<int64_t(int64_t sample, int64_t count)>;
 
-// Returns the job's sampler. Throws Error for a library that cannot be opened or exports
-// no sampler.
-Sampler make_sampler(const job::Job& job);
+// Returns the job's sampler, for one of several sources: their orders differ. Throws Error for a
+// library that cannot be opened or exports no sampler.
+Sampler make_sampler(const job::Job& job, size_t source = 0);
 
 // In order, repeatedly: the order of held-out samples.
 int64_t sequential(int64_t sample, int64_t count);
 
 // A permutation in each epoch: sample i is permutation(epoch, i mod count).
-int64_t shuffled(int64_t sample, int64_t count, uint64_t seed);
+// `buffer`: samples that are permuted with each other, consecutive ones; 0: all.
+int64_t shuffled(int64_t sample, int64_t count, uint64_t seed, int64_t buffer = 0);
 
 }  // namespace perigee::data

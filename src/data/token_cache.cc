@@ -15,8 +15,8 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/files/durable_file.h"
-#include "base/files/mapped_file.h"
 #include "base/log_once.h"
+#include "text/documents/byte_source.h"
 #include "text/stream.h"
 
 namespace perigee::data {
@@ -28,8 +28,7 @@ constexpr int kFormat = 1;
 // The progress of a file from this size on is shown.
 constexpr size_t kShownBytes = 8 << 20;
 
-std::string hash_of(std::span<const std::byte> bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+std::string hex(const XXH128_hash_t& hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
@@ -53,33 +52,6 @@ class Lock {
   int fd_ = -1;
 };
 
-// Gives the text's ids as bytes, in pieces.
-void write_ids(std::span<const std::byte> text, const text::Tokenizer& tokenizer, int width,
-               const std::string& path, const std::function<void(std::string_view)>& write) {
-  text::Stream stream;
-  stream.read = text::reader_of({reinterpret_cast<const char*>(text.data()), text.size()});
-  stream.take = [&](std::span<const int64_t> ids) {
-    std::string bytes(ids.size() * static_cast<size_t>(width), '\0');
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const auto id = static_cast<uint32_t>(ids[i]);  // little endian, as this machine
-      std::memcpy(bytes.data() + i * static_cast<size_t>(width), &id, static_cast<size_t>(width));
-    }
-    write(bytes);
-  };
-  bool shown = false;
-  stream.progress = [&](uint64_t done) {
-    if (text.size() < kShownBytes) return;
-    shown = log::progress(text::progress_line(path, done, text.size()));
-  };
-  text::encode_stream(tokenizer, stream);
-  if (shown) log::progress("");
-}
-
-TokenBytes mapped(const std::string& file, int width) {
-  auto tokens = map_file(file);
-  return {std::move(tokens.owner), tokens.bytes, width};
-}
-
 bool exists(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -87,39 +59,97 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
-TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokenizer,
-                         const TokenCache& cache) {
-  const auto text = map_file(path);
-  const int width = tokenizer.vocab() <= 65536 ? 2 : 4;
-  const auto content = fmt::format("{} {} {}", kFormat, hash_of(text.bytes),
-                                   hash_of(map_file(cache.model).bytes));
+std::string hash_of_text(std::string_view text) {
+  return hex(XXH3_128bits(text.data(), text.size()));
+}
+
+std::string hash_of_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto refuse = [&](int why) {
+    if (fd >= 0) ::close(fd);
+    fail("file", "{} must be a readable file, but: {}", path, std::strerror(why));
+  };
+  if (fd < 0) refuse(errno);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::string piece(1 << 20, '\0');
+  for (;;) {
+    const auto count = ::read(fd, piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(errno);
+    if (count == 0) break;
+    XXH3_128bits_update(state.get(), piece.data(), static_cast<size_t>(count));
+  }
+  ::close(fd);
+  return hex(XXH3_128bits_digest(state.get()));
+}
+
+void append_ids(std::span<const int64_t> ids, int width, std::string& bytes) {
+  const auto bytes_of_id = static_cast<size_t>(width);
+  auto at = bytes.size();
+  bytes.resize(at + ids.size() * bytes_of_id);
+  for (const auto wide : ids) {
+    const auto id = static_cast<uint32_t>(wide);  // little endian, as this machine
+    std::memcpy(bytes.data() + at, &id, bytes_of_id);
+    at += bytes_of_id;
+  }
+}
+
+MappedFile cached(const TokenCache& cache, const std::string& name,
+                  const std::function<void(const WriteBytes&)>& make) {
   const auto folder = cache.folder + "/tokens";
-  const auto file = fmt::format("{}/{}.u{}", folder, hash_of(std::as_bytes(std::span(content))),
-                                8 * width);
+  const auto file = folder + "/" + name;
   try {
     if (cache.folder.empty()) fail_run("file", "neither XDG_CACHE_HOME nor HOME names a folder");
-    if (exists(file)) return mapped(file, width);
+    if (exists(file)) return map_file(file);
     make_folders(folder);
     const Lock lock(folder + "/lock");
     if (!exists(file)) {
       DurableFile tokens(file);
-      write_ids(text.bytes, tokenizer, width, path,
-                [&](std::string_view bytes) { tokens.write(bytes); });
+      make([&](std::string_view bytes) { tokens.write(bytes); });
       tokens.finish();
     }
-    return mapped(file, width);
+    return map_file(file);
   } catch (const Error& error) {
-    if (error.status() == Status::invalid) throw;  // the tokenizer has no ids for the text
+    if (error.status() == Status::invalid) throw;  // the input is wrong
     if (cache.warn) {
       log::once(log::Level::warn,
                 fmt::format("data: tokens are not cached, and every rank tokenizes for itself: {}",
                             error.what()));
     }
   }
-  auto ids = std::make_shared<std::string>();
-  write_ids(text.bytes, tokenizer, width, path, [&](std::string_view bytes) { *ids += bytes; });
-  const auto bytes = std::as_bytes(std::span(*ids));
-  return {std::move(ids), bytes, width};
+  auto made = std::make_shared<std::string>();
+  make([&](std::string_view bytes) { *made += bytes; });
+  const auto bytes = std::as_bytes(std::span(*made));
+  return {std::move(made), bytes};
+}
+
+TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokenizer,
+                         const TokenCache& cache) {
+  const int width = tokenizer.vocab() <= 65536 ? 2 : 4;
+  const auto model = cache.model == "bytes" ? cache.model : hash_of_file(cache.model);
+  const auto content = fmt::format("{} {} {}", kFormat, hash_of_file(path), model);
+  const auto name = fmt::format("{}.u{}", hash_of_text(content), 8 * width);
+  auto made = cached(cache, name, [&](const WriteBytes& write) {
+    const auto source = text::open_bytes(path);
+    const auto all = text::size_of_file(path);
+    bool shown = false;
+    text::Stream stream;
+    stream.read = [&](char* to, size_t most) { return source->read(to, most); };
+    stream.take = [&](std::span<const int64_t> ids) {
+      std::string bytes;
+      append_ids(ids, width, bytes);
+      write(bytes);
+    };
+    stream.progress = [&](uint64_t) {
+      if (all < kShownBytes) return;
+      shown = log::progress(text::progress_line(path, source->position(), all));
+    };
+    text::encode_stream(tokenizer, stream);
+    if (shown) log::progress("");
+  });
+  return {std::move(made.owner), made.bytes, width};
 }
 
 }  // namespace perigee::data

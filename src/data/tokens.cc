@@ -1,80 +1,147 @@
-// Language data: files joined into one sequence of tokens, cut into windows of `sequence` + 1 (the
-// labels are the tokens one later). The last share of the windows is held out for validation.
+// Language data: sources of tokens as samples with labels, mixed by weight. The last share of each
+// source's samples is held out for validation.
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
+#include <limits>
+#include <optional>
 
 #include "base/fail.h"
 #include "base/files/cache_folder.h"
 #include "base/log_once.h"
 #include "data/data.h"
+#include "data/documents/masking.h"
+#include "data/documents/mixture.h"
+#include "data/documents/sequences.h"
 #include "data/sampler.h"
-#include "data/token_cache.h"
-#include "data/token_files.h"
+#include "text/documents/byte_source.h"
+#include "text/documents/end_of_text.h"
 #include "text/tokenizer.h"
 
 namespace perigee::data {
 namespace {
 
-// Windows [first, first + count) of the tokens.
-class Windows : public DataSource {
+// The samples of one source that are drawn.
+struct Part {
+  std::string name;
+  std::shared_ptr<const Sequences> sequences;
+  Range samples;
+  int64_t offset = 0;  // of the source's samples in the data set
+  Sampler sampler;
+};
+
+// The fields of a batch, as the job has them.
+struct Fields {
+  bool documents = false;  // "documents" and "positions"
+  bool mask = false;       // "attention_mask": 1 for tokens, 0 for padding
+  bool classes = false;    // "labels" are classes of samples
+
+  explicit Fields(const job::DataConfig& data)
+      : documents(data.pack == "documents"),
+        mask(data.pack == "none" && data.objective != "causal"),
+        classes(data.objective == "classification") {}
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names = {"tokens", "labels"};
+    if (documents) names.insert(names.end(), {"documents", "positions"});
+    if (mask) names.emplace_back("attention_mask");
+    return names;
+  }
+};
+
+class TokenData : public DataSource {
  public:
-  Windows(std::shared_ptr<const Tokens> tokens, const job::Job& job, IdLimit limit, Range windows,
-          Sampler sampler)
-      : tokens_(std::move(tokens)),
+  TokenData(const job::Job& job, std::vector<Part> parts, const std::vector<double>& weights,
+            IdLimit limit, std::optional<Masking> masking)
+      : parts_(std::move(parts)),
+        mixture_(weights, static_cast<uint64_t>(job.seed)),
+        fields_(job.data),
         sequence_(job.data.sequence),
         global_(job.batch.global),
         limit_(std::move(limit)),
-        windows_(windows),
-        sampler_(std::move(sampler)) {}
+        masking_(std::move(masking)) {}
 
   Batch at(int64_t step, Range samples) override {
-    auto tokens = at::empty({samples.length, sequence_}, at::kLong);
-    auto labels = at::empty({samples.length, sequence_}, at::kLong);
-    std::vector<int64_t> window(sequence_ + 1);
-    for (int64_t i = 0; i < samples.length && step > 0; ++i) {
-      const auto sample = (step - 1) * global_ + samples.begin + i;
-      const auto index = sampler_(sample, windows_.length);
-      tokens_->read((windows_.begin + index) * sequence_, sequence_ + 1, limit_, window.data());
-      const auto bytes = sequence_ * sizeof(int64_t);
-      std::memcpy(tokens.data_ptr<int64_t>() + i * sequence_, window.data(), bytes);
-      std::memcpy(labels.data_ptr<int64_t>() + i * sequence_, window.data() + 1, bytes);
+    Batch batch;
+    for (const auto& name : fields_.names()) {
+      batch[name] = name == "labels" && fields_.classes
+                        ? at::empty({samples.length}, at::kLong)
+                        : at::empty({samples.length, sequence_}, at::kLong);
     }
-    return {{"tokens", tokens}, {"labels", labels}};
+    for (int64_t i = 0; i < samples.length && step > 0; ++i) {
+      read((step - 1) * global_ + samples.begin + i, i, batch);
+    }
+    return batch;
   }
 
   std::vector<int64_t> indices(int64_t step, Range samples) override {
     std::vector<int64_t> places;
     for (int64_t i = 0; i < samples.length; ++i) {
-      const auto sample = (step - 1) * global_ + samples.begin + i;
-      places.push_back(windows_.begin + sampler_(sample, windows_.length));
+      const auto place = mixture_.at((step - 1) * global_ + samples.begin + i);
+      const auto& part = parts_[place.source];
+      places.push_back(part.offset + index_in(part, place.sample));
     }
     return places;
   }
 
+  std::vector<std::pair<std::string, int64_t>> counts(int64_t samples) override {
+    if (parts_.size() < 2) return {};
+    std::vector<std::pair<std::string, int64_t>> counts;
+    const auto numbers = mixture_.counts(samples);
+    for (size_t i = 0; i < parts_.size(); ++i) counts.emplace_back(parts_[i].name, numbers[i]);
+    return counts;
+  }
+
  private:
-  std::shared_ptr<const Tokens> tokens_;
+  static int64_t index_in(const Part& part, int64_t sample) {
+    return part.samples.begin + part.sampler(sample, part.samples.length);
+  }
+
+  // Reads the run's sample to row `i`.
+  void read(int64_t sample, int64_t i, const Batch& batch) const {
+    const auto row_of = [&](const char* name) {
+      return batch.at(name).data_ptr<int64_t>() + i * sequence_;
+    };
+    int64_t length = sequence_;
+    Row row{.tokens = row_of("tokens"), .labels = nullptr, .lengths = &length};
+    if (fields_.classes) {
+      row.label = batch.at("labels").data_ptr<int64_t>() + i;
+    } else {
+      row.labels = row_of("labels");
+    }
+    if (fields_.documents) {
+      row.documents = row_of("documents");
+      row.positions = row_of("positions");
+    }
+    const auto place = mixture_.at(sample);
+    const auto& part = parts_[place.source];
+    part.sequences->read(index_in(part, place.sample), limit_, row);
+    if (masking_) hide_tokens(*masking_, sample, sequence_, length, row);
+    if (fields_.mask) {
+      auto* mask = row_of("attention_mask");
+      std::fill_n(mask, length, 1);
+      std::fill(mask + length, mask + sequence_, 0);
+    }
+  }
+
+  std::vector<Part> parts_;
+  Mixture mixture_;
+  Fields fields_;
   int64_t sequence_, global_;
   IdLimit limit_;
-  Range windows_;
-  Sampler sampler_;
+  std::optional<Masking> masking_;
 };
 
 // Warns about a file that is not the plain text that data.text takes.
 void warn_of_format(const std::string& path) {
   const auto ending = std::filesystem::path(path).extension();
   const bool json = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
-  const bool binary = ending == ".gz" || ending == ".zst" || ending == ".parquet" ||
-                      ending == ".arrow";
-  if (!json && !binary) return;
-  log::once(
-      log::Level::warn,
-      fmt::format("data: {} is {}, which data.text learns byte for byte{}: give a file with the "
-                  "texts alone",
-                  path, json ? "JSON" : "compressed or binary",
-                  json ? ", with braces, quotes and keys" : ""));
+  if (!json && ending != ".arrow") return;
+  log::once(log::Level::warn,
+            fmt::format("data: {} is {}, which data.text learns byte for byte{}: {}", path,
+                        json ? "JSON" : "binary", json ? ", with braces, quotes and keys" : "",
+                        json ? "name it in data.jsonl" : "give a file with the texts alone"));
 }
 
 // Returns the limit of the model, of its job and of its script that takes the fewest ids.
@@ -90,36 +157,106 @@ IdLimit smallest_limit(const job::Job& job, IdLimit limit, int64_t tokenizer) {
   return limit;
 }
 
-std::shared_ptr<const Tokens> load(const job::Job& job, const text::Tokenizer* tokenizer,
-                                   bool warn) {
-  auto tokens = std::make_shared<Tokens>();
-  for (const auto& path : job.data.files) {
-    if (tokenizer && warn) warn_of_format(path);
-    if (!tokenizer) {
-      tokens->add_file(path, job.data.token_type == "uint16" ? 2 : 4);
-    } else if (job.data.tokenizer == "bytes") {
-      tokens->add_file(path, 1);
-    } else {
-      tokens->add(path,
-                  tokenize_file(path, *tokenizer, {job.data.tokenizer, cache_folder(), warn}));
-    }
+// Opens the files of the job's sources.
+class Opener {
+ public:
+  Opener(const job::Job& job, const text::Tokenizer* tokenizer, bool warn)
+      : data_(job.data), tokenizer_(tokenizer), warn_(warn) {}
+
+  std::unique_ptr<Sequences> open(const job::SourceConfig& source, int64_t& tokens) const {
+    auto documents = std::make_shared<Documents>();
+    for (const auto& path : source.files) add(source, path, *documents);
+    tokens = documents->tokens().size();
+    if (data_.objective == "classification") return make_classified(documents, data_.sequence);
+    if (data_.pack == "stream") return make_stream(documents, data_.sequence);
+    return make_packed(documents, data_.sequence, data_.pack == "none");
   }
-  return tokens;
+
+ private:
+  void add(const job::SourceConfig& source, const std::string& path, Documents& documents) const {
+    if (!source.tokens.empty()) {
+      documents.add_file(path, data_.token_type == "uint16" ? 2 : 4);
+      return;
+    }
+    const TokenCache cache{data_.tokenizer, cache_folder(), warn_};
+    if (!source.text.empty()) {
+      if (warn_) warn_of_format(path);
+      // The texts of a stream are one text, unless an end is asked for.
+      if (data_.pack == "stream" && data_.end_of_text.empty()) {
+        if (data_.tokenizer == "bytes" && !text::is_compressed(path)) {
+          documents.add_file(path, 1);
+        } else {
+          documents.add(path, tokenize_file(path, *tokenizer_, cache));
+        }
+        return;
+      }
+    }
+    using Kind = CorpusOptions::Kind;
+    CorpusOptions options;
+    options.kind = !source.text.empty()    ? Kind::text
+                   : !source.jsonl.empty() ? Kind::jsonl
+                                           : Kind::conversations;
+    options.tokenizer = data_.tokenizer;
+    options.document = source.document;
+    options.chat_template = data_.chat_template;
+    options.end_of_text = text::end_of_text(*tokenizer_, data_.tokenizer, data_.end_of_text);
+    options.skip_broken = data_.broken_lines == "skip";
+    options.labels = data_.objective == "classification";
+    auto corpus = open_corpus(path, *tokenizer_, options, cache);
+    if (warn_ && corpus.skipped > 0) {
+      log::once(log::Level::warn,
+                fmt::format("data: {}: {} of {} lines give no document and are left out; the first "
+                            "is {}",
+                            path, corpus.skipped, corpus.skipped + std::ssize(corpus.ends),
+                            corpus.first_skipped));
+    }
+    documents.add(path, std::move(corpus));
+  }
+
+  const job::DataConfig& data_;
+  const text::Tokenizer* tokenizer_;
+  bool warn_;
+};
+
+std::optional<Masking> masking_of(const job::Job& job, const text::Tokenizer* tokenizer,
+                                  bool held_out) {
+  if (job.data.objective != "masked") return std::nullopt;
+  const auto& file = job.data.tokenizer;
+  Masking masking{.mask = text::mask_token(*tokenizer, file),
+                  .vocab = tokenizer->vocab(),
+                  .special = {},
+                  .seed = static_cast<uint64_t>(job.seed),
+                  .held_out = held_out};
+  for (const auto id : tokenizer->special_ids()) masking.special.insert(id);
+  masking.special.insert(masking.mask);
+  masking.special.insert(text::end_of_text(*tokenizer, file, job.data.end_of_text));
+  return masking;
+}
+
+[[noreturn]] void refuse_short(const job::Job& job, const job::SourceConfig& source,
+                               int64_t samples, int64_t tokens) {
+  const auto name = source.name.empty() ? "data" : source.name;
+  if (job.data.pack == "stream") {
+    fail("data",
+         "{} must hold at least one sample of data.sequence + 1 = {} tokens for training, but it "
+         "holds {} tokens",
+         name, job.data.sequence + 1, tokens);
+  }
+  fail("data",
+       "{} must hold at least one sample for training, but its documents with {} tokens give {}, "
+       "and data.validation = {} of these are held out",
+       name, tokens, samples, job.data.validation);
 }
 
 }  // namespace
 
 Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
-  const auto tokenizer = job.data.text.empty() ? nullptr : text::make_tokenizer(job.data.tokenizer);
-  const auto tokens = load(job, tokenizer.get(), warn);
-  const auto windows = (tokens->size() - 1) / job.data.sequence;
-  auto held_out = static_cast<int64_t>(double(windows) * job.data.validation);
-  if (windows - held_out < 1) {
-    fail("data",
-         "data must hold at least one sample of data.sequence + 1 = {} tokens for training, but it "
-         "holds {} tokens",
-         job.data.sequence + 1, tokens->size());
-  }
+  const auto sources = job.data.token_sources();
+  const bool tokenized = std::ranges::any_of(
+      sources, [](const auto& source) { return source.tokens.empty(); });
+  const auto tokenizer = tokenized || job.data.objective == "masked"
+                             ? text::make_tokenizer(job.data.tokenizer)
+                             : nullptr;
   Data data;
   data.vocab = tokenizer ? tokenizer->vocab() : 0;
   const auto ids = smallest_limit(job, limit, data.vocab);
@@ -127,13 +264,40 @@ Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
     fail("data", "ids of data.tokenizer must be below {} = {}, but {} has {} ids", ids.why,
          ids.below, job.data.tokenizer, data.vocab);
   }
-  const auto trained = windows - held_out;
-  data.fields = {"tokens", "labels"};
-  data.training = std::make_unique<Windows>(tokens, job, ids, Range{0, trained}, make_sampler(job));
-  data.validation.batches = held_out / job.batch.global;
+  const Opener opener(job, tokenizer.get(), warn);
+  std::vector<Part> training, held_out;
+  std::vector<double> weights, held_out_weights;
+  int64_t offset = 0;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto& source = sources[i];
+    int64_t tokens = 0;
+    const std::shared_ptr<const Sequences> sequences = opener.open(source, tokens);
+    const auto samples = sequences->size();
+    const auto kept = static_cast<int64_t>(double(samples) * job.data.validation);
+    const auto trained = samples - kept;
+    if (trained < 1) refuse_short(job, source, samples, tokens);
+    training.push_back({source.name, sequences, Range{0, trained}, offset, make_sampler(job, i)});
+    weights.push_back(source.weight);
+    if (kept > 0) {
+      held_out.push_back({source.name, sequences, Range{trained, kept}, offset, sequential});
+      held_out_weights.push_back(source.weight);
+    }
+    offset += samples;
+  }
+  data.fields = Fields(job.data).names();
+  // As many batches as no held-out sample is in twice.
+  double most = held_out.empty() ? 0 : std::numeric_limits<double>::infinity();
+  double sum = 0;
+  for (const auto weight : held_out_weights) sum += weight;
+  for (size_t i = 0; i < held_out.size(); ++i) {
+    most = std::min(most, double(held_out[i].samples.length) * sum / held_out_weights[i]);
+  }
+  data.validation.batches = static_cast<int64_t>(most + 1e-6) / job.batch.global;
+  data.training = std::make_unique<TokenData>(job, std::move(training), weights, ids,
+                                              masking_of(job, tokenizer.get(), false));
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Windows>(tokens, job, ids, Range{trained, held_out},
-                                                     sequential);
+    data.validation.data = std::make_unique<TokenData>(job, std::move(held_out), held_out_weights,
+                                                       ids, masking_of(job, tokenizer.get(), true));
   }
   return data;
 }

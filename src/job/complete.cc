@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "base/fail.h"
-#include "base/files/glob.h"
 #include "job/keys.h"
 #include "job/model_kinds.h"
 #include "job/optimizer_options.h"
@@ -28,7 +27,8 @@ class Completer {
     check_keys();
     top();
     model();
-    data();
+    complete_data(job_, where_);
+    early_stop();
     optimizer();
     schedule();
   }
@@ -53,7 +53,7 @@ class Completer {
   void check_kind() {
     const auto& kind = job_.model.kind;
     if (!kind.empty()) {
-      ParameterGroup unused;
+      ListEntry unused;
       const JobKey& key = *find_key("model", "kind", "");
       check(key, ref(key, job_, unused), where_("model.kind"));
     }
@@ -72,9 +72,9 @@ class Completer {
   }
 
   void check_keys() {
-    ParameterGroup unused;
+    ListEntry unused;
     for (const auto& key : keys()) {
-      if (key.table == "optimizer.group") continue;
+      if (is_list(key.table)) continue;
       if (!key.kinds.empty() && find_key("model", key.name, job_.model.kind) != &key) continue;
       const Ref value = ref(key, job_, unused);
       if (key.otherwise.empty() || !is_initial(key, job_, unused)) {
@@ -82,8 +82,9 @@ class Completer {
       }
     }
     for (auto& group : job_.optimizer.groups) {
+      ListEntry entry{.group = group};
       for (const auto& key : keys()) {
-        if (key.table == "optimizer.group") check(key, ref(key, job_, group), where_(key.path()));
+        if (key.table == "optimizer.group") check(key, ref(key, job_, entry), where_(key.path()));
       }
       if (group.match.empty()) {
         wrong("optimizer.group", "optimizer.group.match names parameters, but got none");
@@ -109,6 +110,20 @@ class Completer {
             "train.on_spike = \"{}\" needs train.spike_loss or train.spike_norm above 0, but both "
             "are 0",
             train.on_spike);
+    }
+  }
+
+  void early_stop() {
+    const auto& train = job_.train;
+    const bool wanted = train.early_stop_patience > 0 || train.keep_best;
+    if (wanted && (train.validate_every == 0 || job_.data.validation == 0)) {
+      wrong(train.keep_best ? "train.keep_best" : "train.early_stop_patience",
+            "train.early_stop_patience and train.keep_best compare validation losses, but {} is 0",
+            train.validate_every == 0 ? "train.validate_every" : "data.validation");
+    }
+    if (train.early_stop_min_delta > 0 && train.early_stop_patience == 0) {
+      wrong("train.early_stop_min_delta",
+            "train.early_stop_min_delta requires train.early_stop_patience, but that is 0");
     }
   }
 
@@ -235,81 +250,6 @@ class Completer {
     if (width / heads % 2 != 0) {
       wrong("model.heads", "the size of a head (model.width / model.heads) is even, but got {}",
             width / heads);
-    }
-  }
-
-  void data() {
-    auto& d = job_.data;
-    std::vector<std::string> given;
-    const std::pair<const char*, const std::vector<std::string>*> sources[] = {
-        {"text", &d.text}, {"tokens", &d.tokens}, {"tensors", &d.tensors}};
-    for (const auto& [name, patterns] : sources) {
-      if (!patterns->empty()) given.emplace_back(name);
-    }
-    if (d.synthetic) given.emplace_back("synthetic");
-    if (given.size() > 1) {
-      wrong("data", "data is one of text, tokens, tensors and synthetic, but got {}",
-            fmt::join(given, " and "));
-    }
-    if (given.empty()) {
-      d.synthetic = true;
-      given.emplace_back("synthetic");
-    }
-    d.files.clear();
-    for (const auto& [name, patterns] : sources) {
-      for (const auto& pattern : *patterns) {
-        const auto found = glob_files(pattern);
-        if (found.empty()) {
-          wrong(fmt::format("data.{}", name), "data.{} names files, but none matches \"{}\"", name,
-                pattern);
-        }
-        for (const auto& file : found) {
-          if (std::ranges::find(d.files, file) == d.files.end()) d.files.push_back(file);
-        }
-      }
-    }
-    if (d.slice_files && given[0] == "synthetic") {
-      wrong("data.slice_files",
-            "data.slice_files divides files among ranks, but data is synthetic");
-    }
-    if (!d.batched.empty() && given[0] != "tensors" && given[0] != "synthetic") {
-      wrong("data.batched",
-            "data.batched requires data.tensors or data.synthetic, but data.{} has only samples",
-            given[0]);
-    }
-    if (!d.batched.empty() && d.slice_files) {
-      wrong("data.batched",
-            "data.batched replicates inputs that are the same for all samples, but "
-            "data.slice_files divides all of the files among the ranks");
-    }
-    if (d.left_over != "share" && !d.slice_files) {
-      wrong("data.left_over", "data.left_over requires data.slice_files, but that is false");
-    }
-    const bool images_or_rows = job_.model.kind == "mlp" || job_.model.kind == "resnet";
-    if (images_or_rows && given[0] != "tensors" && given[0] != "synthetic") {
-      wrong("data." + given[0],
-            "the kind {} learns from data.tensors or data.synthetic, but got {}", job_.model.kind,
-            given[0]);
-    }
-    const auto& names = sampler_names();
-    if (std::ranges::find(names, d.sampler) == names.end()) {
-      if (!d.sampler.ends_with(".so")) {
-        wrong("data.sampler", "data.sampler is one of {}, or a library NAME.so, but got \"{}\"{}",
-              fmt::join(names, ", "), d.sampler, did_you_mean(d.sampler, names));
-      }
-      need_file("data.sampler", d.sampler);
-    }
-    if (d.synthetic && d.sampler != "shuffle") {
-      wrong("data.sampler",
-            "data.sampler orders the samples of files, but data.synthetic has none: got \"{}\"",
-            d.sampler);
-    }
-    if (d.tokenizer != "bytes") {
-      need_file("data.tokenizer", d.tokenizer);
-    } else if (const auto vocab = has("vocab") ? job_.model.integer("vocab") : 0;
-               !d.text.empty() && vocab > 0 && vocab < 256) {
-      wrong("model.vocab", "model.vocab is at least 256 for the tokenizer bytes, but got {}",
-            job_.model.integer("vocab"));
     }
   }
 

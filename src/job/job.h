@@ -57,16 +57,39 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+// One of several sources that are mixed ([[data.sources]]).
+struct SourceConfig {
+  std::string name;   // "": its number, "source 1"
+  double weight = 1;  // its samples' share is weight / (the sum of all weights)
+  // Exactly one of these four, as in DataConfig.
+  std::vector<std::string> text, tokens, jsonl, conversations;
+  std::string document;  // key "template"; "": that of DataConfig
+
+  std::vector<std::string> files;  // those of the patterns, in their order
+  bool operator==(const SourceConfig&) const = default;
+};
+
 struct DataConfig {
-  // Exactly one of these four; without any, synthetic. Files are patterns (base/files/glob.h).
+  // Exactly one of these six or `sources`; without any, synthetic. Files are patterns
+  // (base/files/glob.h).
   std::vector<std::string> text;
   std::vector<std::string> tokens;
+  std::vector<std::string> jsonl;          // a document a line
+  std::vector<std::string> conversations;  // a conversation a line
   std::vector<std::string> tensors;
   bool synthetic = false;
-  std::string token_type = "uint16";  // of token files: uint16, uint32
-  std::string tokenizer = "bytes";    // or a SentencePiece model file
-  int64_t sequence = 256;             // tokens of a sample
-  double validation = 0.05;           // share held out, in [0, 1)
+  std::vector<SourceConfig> sources;
+  std::string document = "{text}";     // key "template": of a line of `jsonl`
+  std::string chat_template;           // file; "": that of the tokenizer's folder
+  std::string end_of_text;             // token after each document; "": the tokenizer's
+  std::string broken_lines = "error";  // lines that give no document: error, skip
+  std::string pack = "stream";         // how documents become samples: stream, documents, none
+  int64_t shuffle_buffer = 0;          // samples that are shuffled with each other; 0: all
+  std::string objective = "causal";    // the labels: causal, masked, classification
+  std::string token_type = "uint16";   // of token files: uint16, uint32
+  std::string tokenizer = "bytes";     // or a SentencePiece model file
+  int64_t sequence = 256;              // tokens of a sample
+  double validation = 0.05;            // share held out, in [0, 1)
   // The model's inputs that are batches, by name or by place among them in the order of their names
   // ("0"); the others are the same for all samples. Empty: all are batches.
   std::vector<std::string> batched;
@@ -77,10 +100,14 @@ struct DataConfig {
   // Files beyond a multiple of the data ranks: share (no file is sliced), deal, drop.
   std::string left_over = "share";
 
-  // The files of text, tokens or tensors, in the order of the patterns and sorted within each.
+  // The files of all sources, in the order of the patterns and sorted within each.
   std::vector<std::string> files;
 
   std::vector<std::string> batched_names;  // `batched` without places, which train/ looks up
+
+  // Returns the sources of tokens: `sources`, or the one that the keys above describe; nothing
+  // where samples are tensors or synthetic.
+  std::vector<SourceConfig> token_sources() const;
 
   // Returns whether the input of that name is a batch.
   bool is_batched(std::string_view input) const;
@@ -164,8 +191,13 @@ struct TrainConfig {
   // Elements may then differ by check_atol + check_rtol * |one device's|; one that is absent is 1e-4
   // where the other is given. Both absent: to the rounding of the dtype.
   std::optional<double> check_rtol, check_atol;
-  std::string weights;  // safetensors file of first values; "": the model's own
-  std::string adapter;  // folder of PEFT with the adapters' first values; "": the method's own
+  // Validations in a row without a loss below the best one less `early_stop_min_delta` after which
+  // training ends; 0: it does not end early.
+  int64_t early_stop_patience = 0;
+  double early_stop_min_delta = 0;
+  bool keep_best = false;  // keep the checkpoint with the lowest validation loss
+  std::string weights;     // safetensors file of first values; "": the model's own
+  std::string adapter;     // folder of PEFT with the adapters' first values; "": the method's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
   bool progress = true;      // a terminal shows a line of progress

@@ -68,6 +68,10 @@ const std::vector<std::string>& sampler_names() {
   return names;
 }
 
+bool is_list(std::string_view table) {
+  return table == "optimizer.group" || table == "data.sources";
+}
+
 const std::vector<std::string>& tables() {
   static const std::vector<std::string> list = [] {
     std::vector<std::string> out;
@@ -87,8 +91,8 @@ const JobKey* find_key(std::string_view table, std::string_view name, std::strin
   return nullptr;
 }
 
-Ref ref(const JobKey& key, Job& job, ParameterGroup& group) {
-  if (key.field) return key.field(job, group);
+Ref ref(const JobKey& key, Job& job, ListEntry& entry) {
+  if (key.field) return key.field(job, entry);
   auto& values = key.kinds.empty() ? job.optimizer.options : job.model.values;
   auto& value = values.try_emplace(key.name, key.fallback).first->second;
   // A job built in code may hold a value of another type.
@@ -98,13 +102,13 @@ Ref ref(const JobKey& key, Job& job, ParameterGroup& group) {
   return std::visit([](auto& v) -> Ref { return &v; }, value);
 }
 
-bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group) {
+bool is_initial(const JobKey& key, const Job& job, const ListEntry& entry) {
   static const Job initial_job;
-  static const ParameterGroup initial_group;
-  const auto text = [&](const Job& j, const ParameterGroup& g) {
-    return toml_of(key.field(const_cast<Job&>(j), const_cast<ParameterGroup&>(g)));
+  static const ListEntry initial_entry;
+  const auto text = [&](const Job& j, const ListEntry& e) {
+    return toml_of(key.field(const_cast<Job&>(j), const_cast<ListEntry&>(e)));
   };
-  if (key.field) return text(job, group) == text(initial_job, initial_group);
+  if (key.field) return text(job, entry) == text(initial_job, initial_entry);
   const auto& values = key.kinds.empty() ? job.optimizer.options : job.model.values;
   const auto found = values.find(key.name);
   return found == values.end() || found->second == key.fallback;
@@ -127,8 +131,8 @@ std::string type_of(const JobKey& key) {
                                         "a string",      "a list of numbers", "a list of strings",
                                         "a number"};
   Job job;
-  ParameterGroup group;
-  return std::string(names[key.field(job, group).index()]);
+  ListEntry entry;
+  return std::string(names[key.field(job, entry).index()]);
 }
 
 std::string limits_of(const JobKey& key) {

@@ -14,6 +14,15 @@ namespace perigee::job {
 using Ref = std::variant<bool*, int64_t*, double*, std::string*, std::vector<double>*,
                          std::vector<std::string>*, std::optional<double>*>;
 
+// The entries of lists of tables ([[optimizer.group]], [[data.sources]]) that a key may be of.
+struct ListEntry {
+  ParameterGroup group;
+  SourceConfig source;
+};
+
+// Returns whether a table is such a list.
+bool is_list(std::string_view table);
+
 inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 struct JobKey {
@@ -24,7 +33,7 @@ struct JobKey {
   Value fallback;
   // Any other key: its field, whose initial value is the default; nullptr: an attribute of
   // optimizers, whose value is in OptimizerConfig::options.
-  Ref (*field)(Job&, ParameterGroup&) = nullptr;
+  Ref (*field)(Job&, ListEntry&) = nullptr;
 
   // Limits of a number, or of each number of a list.
   double least = -no_limit;
@@ -58,11 +67,11 @@ const JobKey* find_key(std::string_view table, std::string_view name, std::strin
 
 // Returns a pointer to the key's value; adds its default to ModelConfig::values where it
 // is missing.
-Ref ref(const JobKey& key, Job& job, ParameterGroup& group);
+Ref ref(const JobKey& key, Job& job, ListEntry& entry);
 
 // Returns whether the key has its initial value, which for a key with `otherwise` means
 // "not given".
-bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group);
+bool is_initial(const JobKey& key, const Job& job, const ListEntry& entry);
 
 // Returns whether the text is no path although its key is a path: the tokenizer "bytes", a strategy
 // that is not a script's path, a sampler's name, and "".

@@ -25,16 +25,25 @@ std::string relative_to(const fs::path& folder, const std::string& path) {
 // Calls `change` with each path of the job.
 template <class F>
 void each_path(Job& job, F change) {
-  ParameterGroup unused;
-  for (const auto& key : keys()) {
-    if (!key.is_path) continue;
-    if (!key.kinds.empty() && !job.model.values.contains(key.name)) continue;
-    const Ref value = ref(key, job, unused);
+  const auto in = [&](const JobKey& key, ListEntry& entry) {
+    const Ref value = ref(key, job, entry);
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
       for (auto& path : **list) change(path);
     } else {
       auto& path = *std::get<std::string*>(value);
       if (!names_no_file(key, path)) change(path);
+    }
+  };
+  for (const auto& key : keys()) {
+    if (!key.is_path) continue;
+    if (!key.kinds.empty() && !job.model.values.contains(key.name)) continue;
+    ListEntry entry;
+    if (key.table != "data.sources") in(key, entry);
+    for (auto& source : job.data.sources) {
+      if (key.table != "data.sources") break;
+      entry.source = std::move(source);
+      in(key, entry);
+      source = std::move(entry.source);
     }
   }
 }
@@ -42,10 +51,10 @@ void each_path(Job& job, F change) {
 // Returns the keys of the job that are given or have a constant default, with their values as TOML.
 std::vector<std::pair<const JobKey*, std::string>> values_of(const Job& original) {
   Job job = original;
-  ParameterGroup unused;
+  ListEntry unused;
   std::vector<std::pair<const JobKey*, std::string>> out;
   for (const auto& key : keys()) {
-    if (key.table == "optimizer.group") continue;
+    if (is_list(key.table)) continue;
     if (!key.kinds.empty() && find_key("model", key.name, job.model.kind) != &key) continue;
     if (!key.otherwise.empty() && is_initial(key, job, unused)) continue;
     out.emplace_back(&key, toml_of(ref(key, job, unused)));
@@ -53,14 +62,31 @@ std::vector<std::pair<const JobKey*, std::string>> values_of(const Job& original
   return out;
 }
 
-std::string group_text(const ParameterGroup& original) {
-  ParameterGroup group = original;
+// Returns the keys of an entry of a list that are given.
+std::string entry_text(std::string_view table, ListEntry entry) {
   Job unused;
   std::string out;
   for (const auto& key : keys()) {
-    if (key.table != "optimizer.group") continue;
-    const auto value = toml_of(ref(key, unused, group));
-    if (!value.empty()) out += fmt::format("{} = {}\n", key.name, value);
+    if (key.table != table || (!key.otherwise.empty() && is_initial(key, unused, entry))) continue;
+    const auto value = toml_of(ref(key, unused, entry));
+    if (!value.empty() && value != "[]") out += fmt::format("{} = {}\n", key.name, value);
+  }
+  return out;
+}
+
+// Return the entries of the lists, each with its head.
+std::string groups_text(const Job& job) {
+  std::string out;
+  for (const auto& group : job.optimizer.groups) {
+    out += "\n[[optimizer.group]]\n" + entry_text("optimizer.group", {.group = group});
+  }
+  return out;
+}
+
+std::string sources_text(const Job& job) {
+  std::string out;
+  for (const auto& source : job.data.sources) {
+    out += "\n[[data.sources]]\n" + entry_text("data.sources", {.source = source});
   }
   return out;
 }
@@ -91,8 +117,8 @@ void reference_rows(std::string& out, const std::string& table, const std::strin
                             : !key.kinds.empty() && find_key("model", key.name, kind) == &key;
     if (key.table != table || !is_own) continue;
     Job job;
-    ParameterGroup group;
-    const auto initial = fmt::format("`{}`", toml_of(ref(key, job, group)));
+    ListEntry entry;
+    const auto initial = fmt::format("`{}`", toml_of(ref(key, job, entry)));
     auto value = type_of(key);
     if (const auto limits = limits_of(key); !limits.empty()) value += ", " + limits;
     out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, cell(value),
@@ -147,9 +173,7 @@ std::string to_toml(const Job& original, const std::string& folder) {
     }
     out += fmt::format("{} = {}\n", key->name, text);
   }
-  for (const auto& group : job.optimizer.groups) {
-    out += "\n[[optimizer.group]]\n" + group_text(group);
-  }
+  out += sources_text(job) + groups_text(job);
   if (!job.dialect.name.empty()) out += "\n" + job.dialect.text;
   return out;
 }
@@ -166,6 +190,12 @@ std::vector<std::string> changed_keys(const Job& before, const Job& now) {
     return groups;
   };
   if (kept(before) != kept(now)) lines.push_back("optimizer.group changed");
+  const auto sources = [](Job job) {
+    each_path(job,
+              [](std::string& path) { path = fs::absolute(path).lexically_normal().string(); });
+    return sources_text(job);
+  };
+  if (sources(before) != sources(now)) lines.push_back("data.sources changed");
   return lines;
 }
 
@@ -199,9 +229,8 @@ std::vector<std::pair<std::string, std::string>> shared_keys(const Job& original
     if (!key->per_host) values[key->path()] = text;
   }
   values["model.options"] = options_text(job);
-  std::string groups;
-  for (const auto& group : job.optimizer.groups) groups += group_text(group);
-  values["optimizer.group"] = groups;
+  values["optimizer.group"] = groups_text(job);
+  values["data.sources"] = sources_text(job);
   return {values.begin(), values.end()};
 }
 
@@ -215,6 +244,10 @@ std::string reference() {
   for (const auto& table : tables()) {
     if (table == "optimizer.group") {
       out += "## [[optimizer.group]]\n\nOptions of some parameters; may repeat.\n\n";
+    } else if (table == "data.sources") {
+      out +=
+          "## [[data.sources]]\n\nOne of several sources that are mixed, each with one of text, "
+          "tokens, jsonl and conversations; may repeat.\n\n";
     } else {
       out += table.empty() ? "## Top\n\n" : fmt::format("## [{}]\n\n", table);
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -135,7 +136,7 @@ class Reader {
       const std::string path = name.empty() ? item : name + "." + item;
       const auto key_at = at(key_name->source());
       const bool is_table = std::ranges::find(tables(), path) != tables().end();
-      const auto* inner = is_table ? node.as_table() : nullptr;
+      const auto* inner = is_table && !is_list(path) ? node.as_table() : nullptr;
       if (inner && wrong) continue;  // the error names entries of this table alone
       if (inner) {
         read_table(path, *inner);
@@ -144,6 +145,8 @@ class Reader {
       wrong.check([&] {
         if (path == "optimizer.group") {
           groups(node);
+        } else if (path == "data.sources") {
+          sources(node);
         } else if (path == "model.options") {
           options(node);
         } else if (is_table) {
@@ -162,7 +165,7 @@ class Reader {
 
   void key(const std::string& table, const std::string& name, const toml::node& node) {
     const JobKey& key = *find_key(table, name, job_.model.kind);
-    const Ref value = ref(key, job_, group_);
+    const Ref value = ref(key, job_, entry_);
     const auto place = at(node.source());
     places_[key.path()] = place;
     if (!std::visit([&](auto* to) { return assign(node, *to); }, value)) {
@@ -236,23 +239,37 @@ class Reader {
     }
   }
 
-  void groups(const toml::node& node) {
+  // Reads each table of a list into entry_ and calls `take` with its place.
+  void entries(const std::string& name, const toml::node& node,
+               const std::function<void(const std::string& place)>& take) {
     const auto* array = node.as_array();
     const auto place = at(node.source());
-    places_["optimizer.group"] = place;
+    places_[name] = place;
     if (!array || !std::ranges::all_of(*array, [](const auto& item) { return item.is_table(); })) {
-      fail("job", "{}optimizer.group is a list of tables ([[optimizer.group]]), but got {}", place,
+      fail("job", "{}{} is a list of tables ([[{}]]), but got {}", place, name, name,
            describe(node));
     }
-    job_.optimizer.groups.clear();
     for (const auto& item : *array) {
-      group_ = {};
-      read_table("optimizer.group", *item.as_table());
-      if (group_.match.empty()) {
-        fail("job", "{}optimizer.group.match names parameters, but got none", at(item.source()));
-      }
-      job_.optimizer.groups.push_back(group_);
+      entry_ = {};
+      read_table(name, *item.as_table());
+      take(at(item.source()));
     }
+  }
+
+  void groups(const toml::node& node) {
+    job_.optimizer.groups.clear();
+    entries("optimizer.group", node, [&](const std::string& place) {
+      if (entry_.group.match.empty()) {
+        fail("job", "{}optimizer.group.match names parameters, but got none", place);
+      }
+      job_.optimizer.groups.push_back(entry_.group);
+    });
+  }
+
+  void sources(const toml::node& node) {
+    job_.data.sources.clear();
+    entries("data.sources", node,
+            [&](const std::string&) { job_.data.sources.push_back(entry_.source); });
   }
 
   void options(const toml::node& node) {
@@ -292,7 +309,7 @@ class Reader {
   const std::string file_;
   const fs::path folder_;
   std::map<std::string, std::string> places_;
-  ParameterGroup group_;  // the group being read
+  ListEntry entry_;  // the entry of a list that is being read
 };
 
 toml::table parse_toml(std::string_view text, const std::string& file) {
@@ -353,10 +370,9 @@ Job read_job(std::string_view text, const std::string& file,
   Reader reader(job, file, fs::path(file).parent_path());
   reader.root(table);
   const auto& d = job.data;
-  if (table.at_path("data.synthetic") && !d.synthetic && d.text.empty() && d.tokens.empty() &&
-      d.tensors.empty()) {
-    fail("job", "{}data is one of text, tokens, tensors and synthetic, but got none",
-         reader.place("data.synthetic"));
+  const bool files = !d.token_sources().empty() || !d.tensors.empty();
+  if (table.at_path("data.synthetic") && !d.synthetic && !files) {
+    fail("job", "{}data is one of {}, but got none", reader.place("data.synthetic"), kSources);
   }
   if (job.name.empty()) job.name = fs::path(file).stem().string();
   // Weights that are given are expected to be complete.

@@ -1,4 +1,5 @@
-// The rows of the table of keys, except those of [model], [cluster] and [profile]. A row defines its key completely.
+// The rows of the table of keys, except those of [model], [data],
+// [cluster] and [profile]. A row defines its key completely.
 #include "job/table.h"
 
 #include <fmt/ranges.h>
@@ -48,82 +49,6 @@ std::vector<std::string_view> decoupled_optimizers() {
 std::vector<JobKey> other_keys() {
   const auto& split = split_optimizer();
   return {
-      {.table = "data",
-       .name = "text",
-       .field = FIELD(j.data.text),
-       .is_path = true,
-       .about = "Text files (patterns), concatenated."},
-      {.table = "data",
-       .name = "tokens",
-       .field = FIELD(j.data.tokens),
-       .is_path = true,
-       .about = "Files of raw little-endian token ids (patterns)."},
-      {.table = "data",
-       .name = "tensors",
-       .field = FIELD(j.data.tensors),
-       .is_path = true,
-       .about = "safetensors files (patterns) whose tensors, one row a sample, are bound to the "
-                "model's inputs by name."},
-      {.table = "data",
-       .name = "synthetic",
-       .field = FIELD(j.data.synthetic),
-       .otherwise = "true without text, tokens and tensors",
-       .about = "Random samples in place of files."},
-      {.table = "data",
-       .name = "token_type",
-       .field = FIELD(j.data.token_type),
-       .allowed = {"uint16", "uint32"},
-       .about = "Type of the ids in `tokens`."},
-      {.table = "data",
-       .name = "tokenizer",
-       .field = FIELD(j.data.tokenizer),
-       .is_path = true,
-       .about =
-           "\"bytes\", or the file of a tokenizer: a tokenizer.json or a SentencePiece model. "
-           "With `kind = \"hf\"` and without this key, the tokenizer.json of the model's folder, "
-           "if there is one."},
-      {.table = "data",
-       .name = "sequence",
-       .field = FIELD(j.data.sequence),
-       .least = 1,
-       .about = "Tokens of a sample."},
-      {.table = "data",
-       .name = "sampler",
-       .field = FIELD(j.data.sampler),
-       .is_path = true,
-       .about =
-           "Order of the training samples of files: \"shuffle\" (a permutation in each epoch), "
-           "\"sequential\", \"random\" (drawn with replacement), or a library (.so) that exports "
-           "`int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed)`, which returns "
-           "the index in [0, count) of the run's sample number `sample`."},
-      {.table = "data",
-       .name = "validation",
-       .field = FIELD(j.data.validation),
-       .least = 0,
-       .less_than = 1,
-       .about = "Share of the data that is held out for validation."},
-      {.table = "data",
-       .name = "batched",
-       .field = FIELD(j.data.batched),
-       .otherwise = "all",
-       .about = "The model's inputs whose dim 0 is the samples, by name, or by index in the order "
-                "of their names (\"0\"). The others are the same for all samples and are "
-                "replicated over ranks and microbatches."},
-      {.table = "data",
-       .name = "slice_files",
-       .field = FIELD(j.data.slice_files),
-       .about =
-           "Whether each data rank draws its samples only from files of its own: file i belongs to "
-           "rank i modulo the number of data ranks. The samples of a step then depend on the "
-           "number of ranks. With fewer files than data ranks, no file is sliced, with a warning."},
-      {.table = "data",
-       .name = "left_over",
-       .field = FIELD(j.data.left_over),
-       .allowed = {"share", "deal", "drop"},
-       .about = "slice_files: how files beyond a multiple of the data ranks are used. share: no "
-                "file is sliced, and all ranks draw from all samples; deal: some ranks have one "
-                "file more; drop: they are not read."},
-
       {.table = "batch",
        .name = "global",
        .field = FIELD(j.batch.global),
@@ -372,6 +297,22 @@ std::vector<JobKey> other_keys() {
        .otherwise = "1e-4 where `check_rtol` is given, else the rounding of the dtype decides",
        .about = "The absolute part of that tolerance."},
       {.table = "train",
+       .name = "early_stop_patience",
+       .field = FIELD(j.train.early_stop_patience),
+       .least = 0,
+       .about = "Training ends after so many validations in a row whose loss is not below the best "
+                "one less `early_stop_min_delta`; 0: it does not end early."},
+      {.table = "train",
+       .name = "early_stop_min_delta",
+       .field = FIELD(j.train.early_stop_min_delta),
+       .least = 0,
+       .about = "Least decrease of the validation loss that counts."},
+      {.table = "train",
+       .name = "keep_best",
+       .field = FIELD(j.train.keep_best),
+       .about = "Whether the step with the lowest validation loss writes a checkpoint, which is "
+                "kept beside the newest ones."},
+      {.table = "train",
        .name = "weights",
        .field = FIELD(j.train.weights),
        .is_path = true,
@@ -418,7 +359,7 @@ std::vector<JobKey> other_keys() {
 const std::vector<JobKey>& keys() {
   static const std::vector<JobKey> table = [] {
     auto all = top_keys();
-    for (auto&& more : {model_keys(), other_keys(), cluster_keys()})
+    for (auto&& more : {model_keys(), data_keys(), other_keys(), cluster_keys()})
       all.insert(all.end(), more.begin(), more.end());
     const auto options = optimizer_option_keys();
     const auto clip = std::ranges::find_if(

@@ -5,13 +5,21 @@
 
 #include "job/keys.h"
 
-// A JobKey::field that returns a pointer to a member of Job (j) or ParameterGroup (g).
-#define FIELD(member) [](Job& j, ParameterGroup& g) -> Ref { return (void)j, (void)g, &member; }
+// A JobKey::field that returns a pointer to a member of Job (j), ParameterGroup (g) or SourceConfig
+// (s).
+#define FIELD(member)                      \
+  [](Job& j, ListEntry& entry) -> Ref {    \
+    [[maybe_unused]] auto& [g, s] = entry; \
+    return (void)j, &member;               \
+  }
 
 namespace perigee::job {
 
 // The keys of [model], in the order of the reference page.
 std::vector<JobKey> model_keys();
+
+// The keys of [data] and [[data.sources]].
+std::vector<JobKey> data_keys();
 
 // The keys of [cluster] and [profile].
 std::vector<JobKey> cluster_keys();

@@ -25,6 +25,9 @@ class Bytes : public Tokenizer {
     for (const auto token : tokens) text += static_cast<char>(token);
     return text;
   }
+  int64_t token_id(std::string_view token) const override {
+    return token.size() == 1 ? static_cast<unsigned char>(token[0]) : -1;
+  }
   size_t last_cut(std::string_view text, size_t limit) const override {
     return text.empty() ? 0 : std::min(limit, text.size() - 1);
   }

@@ -24,6 +24,12 @@ class Tokenizer {
   // Returns the text of ids; an id without a token adds nothing.
   virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
 
+  // Returns the id of the token of that text, or -1.
+  virtual int64_t token_id(std::string_view /*token*/) const { return -1; }
+
+  // Returns the ids of tokens that are no text: ends, unknown, masks.
+  virtual std::vector<int64_t> special_ids() const { return {}; }
+
   // Returns the last place at most `limit`, and before the end of `text`, where it may be cut: its
   // ids are those of the part before the place, followed by encode_rest() of the part after it,
   // whatever follows `text`. 0: there is no such place, or none is known.

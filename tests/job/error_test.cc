@@ -139,12 +139,13 @@ TEST_CASE("an invalid combination of keys is an error") {
   CHECK(gpt("name = \"a/b\"") ==
         "[job] a.toml:2:8: name is a file name without \"/\" that does not start with \".\", but "
         "got \"a/b\"");
-  CHECK(
-      gpt("[data]\ntext = \"x\"\nsynthetic = true")
-          .find("data is one of text, tokens, tensors and synthetic, but got text and synthetic") !=
-      std::string::npos);
+  CHECK(gpt("[data]\ntext = \"x\"\nsynthetic = true")
+            .find("data is one of text, tokens, jsonl, conversations, tensors, synthetic and "
+                  "[[data.sources]], but got text and synthetic") != std::string::npos);
   CHECK(gpt("[data]\nsynthetic = false") ==
-        "[job] a.toml:3:13: data is one of text, tokens, tensors and synthetic, but got none");
+        "[job] a.toml:3:13: data is one of text, tokens, jsonl, conversations, tensors, synthetic "
+        "and "
+        "[[data.sources]], but got none");
   CHECK(gpt("[data]\ntext = \"no/such/*.txt\"") ==
         "[job] a.toml:3:8: data.text names files, but none matches \"no/such/*.txt\"");
   CHECK(gpt("[data]\ntokenizer = \"no.model\"") ==

@@ -350,9 +350,9 @@ TEST_CASE("every row of the table of keys is consistent") {
       CHECK(key.kinds.empty());
     }
     Job job;
-    ParameterGroup group;
-    const Ref initial = ref(key, job, group);
-    CHECK(is_initial(key, job, group));
+    ListEntry entry;
+    const Ref initial = ref(key, job, entry);
+    CHECK(is_initial(key, job, entry));
     if (key.otherwise.empty()) CHECK_NOTHROW(check(key, initial, ""));
     for (const auto& kind : key.kinds) CHECK(find_key("model", key.name, kind) == &key);
   }

@@ -116,7 +116,7 @@ int encode(const TokenizeOptions& options, const text::Tokenizer& tokenizer) {
 int print_conversations(const TokenizeOptions& options, const text::Tokenizer& tokenizer,
                         const text::ChatTemplate& chat) {
   Result result(options.output.file);
-  text::encode_conversations(options.file, chat, tokenizer, [&](text::Conversation&& each) {
+  text::encode_conversations(options.file, chat, tokenizer, [&](text::Document&& each) {
     auto answers = nlohmann::ordered_json::array();
     for (const auto& span : each.answers) answers.push_back({span.begin, span.end});
     result.write(nlohmann::ordered_json{{"ids", each.ids}, {"answers", answers}}.dump() + "\n");
@@ -130,7 +130,7 @@ int write_samples(const TokenizeOptions& options, const text::Tokenizer& tokeniz
                   const text::ChatTemplate& chat) {
   text::Samples samples(options.sequence);
   text::encode_conversations(options.file, chat, tokenizer,
-                             [&](text::Conversation&& each) { samples.add(each); });
+                             [&](text::Document&& each) { samples.add(each); });
   samples.write(options.output.file);
   if (samples.cut() > 0) {
     log::warn("{} of {} conversations have more than {} tokens and were cut", samples.cut(),

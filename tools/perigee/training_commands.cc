@@ -1,6 +1,7 @@
 // Commands that run ranks: train, profile, evaluate, sample, export.
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -150,7 +151,9 @@ void log_next(const JobOptions& options, const job::Job& trained) {
   std::error_code none;
   if (!fs::exists(fs::path(trained.train.output) / "checkpoints", none)) return;
   log::info("next: {} export {} -o weights.safetensors", command, run);
-  if (!trained.data.text.empty()) log::info("next: {} sample {} --prompt \"...\"", command, sets);
+  const auto sources = trained.data.token_sources();
+  const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
+  if (texts) log::info("next: {} sample {} --prompt \"...\"", command, sets);
 }
 
 // Throws Error for hosts that come and go, which only training survives.

@@ -1,44 +1,13 @@
 #include "text/chat/conversation.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "base/fail.h"
-#include "base/parallel.h"
-#include "base/text/depth.h"
 
 using nlohmann::ordered_json;
 
 namespace perigee::text {
 namespace {
-
-constexpr size_t kLines = 256;  // that are encoded at the same time
-
-ordered_json parse_line(const std::string& line) {
-  check_json_depth(line, "data", "a conversation");
-  ordered_json json;
-  try {
-    json = ordered_json::parse(line);
-  } catch (const ordered_json::parse_error& error) {
-    fail("data", "a line must be JSON, but its text from byte {} on is not", error.byte);
-  }
-  const auto wrong = [](std::string_view got) {
-    fail("data",
-         "a line must be {{\"messages\": [{{\"role\": ..., \"content\": ...}}, ...]}}, but {}",
-         got);
-  };
-  if (!json.is_object()) wrong("is no object");
-  if (!json.contains("messages") || !json["messages"].is_array()) wrong("has no list \"messages\"");
-  if (json["messages"].empty()) wrong("\"messages\" is empty");
-  for (const auto& message : json["messages"]) {
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      wrong("a message has no \"role\"");
-    }
-  }
-  return json;
-}
 
 // Returns the place in `text` where the content of a message ends, or npos where that is no text or
 // is not rendered: a character that is added to it appears there.
@@ -65,19 +34,23 @@ size_t end_of_last(const ChatTemplate& chat, const ordered_json& conversation,
   return std::string_view(text).substr(content).starts_with(tail) ? content + tail.size() : 0;
 }
 
-// A line of a file with its number, from 1.
-struct Line {
-  int64_t number = 0;
-  std::string text;
-};
-
-[[noreturn]] void fail_at(const std::string& file, int64_t line, const Error& error) {
-  const std::string text = error.what();
-  const std::string own = "[data] ";
-  fail("data", "{}:{}: {}", file, line, text.starts_with(own) ? text.substr(own.size()) : text);
-}
-
 }  // namespace
+
+void check_conversation(const ordered_json& line) {
+  const auto wrong = [](std::string_view got) {
+    fail("data",
+         "a line must be {{\"messages\": [{{\"role\": ..., \"content\": ...}}, ...]}}, but {}",
+         got);
+  };
+  if (!line.is_object()) wrong("is no object");
+  if (!line.contains("messages") || !line["messages"].is_array()) wrong("has no list \"messages\"");
+  if (line["messages"].empty()) wrong("\"messages\" is empty");
+  for (const auto& message : line["messages"]) {
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      wrong("a message has no \"role\"");
+    }
+  }
+}
 
 std::vector<Span> answers_of(const ChatTemplate& chat, const ordered_json& conversation,
                              const jinja::Rendered& rendered) {
@@ -110,10 +83,10 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const ordered_json& conve
   return answers;
 }
 
-Conversation encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
-                                 const ordered_json& conversation) {
+Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
+                             const ordered_json& conversation) {
   const auto rendered = chat.render(conversation, false);
-  Conversation encoded;
+  Document encoded;
   size_t done = 0;
   const auto add = [&](size_t end) {
     const auto text = std::string_view(rendered.text).substr(done, end - done);
@@ -133,31 +106,14 @@ Conversation encode_conversation(const ChatTemplate& chat, const Tokenizer& toke
 }
 
 void encode_conversations(const std::string& file, const ChatTemplate& chat,
-                          const Tokenizer& tokenizer,
-                          const std::function<void(Conversation&&)>& take) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail("data", "cannot read \"{}\": {}", file, std::strerror(errno));
-  std::vector<Line> lines;
-  const auto encode = [&] {
-    std::vector<Conversation> encoded(lines.size());
-    in_parallel(lines.size(), [&](size_t i) {
-      try {
-        encoded[i] = encode_conversation(chat, tokenizer, parse_line(lines[i].text));
-      } catch (const Error& error) {
-        fail_at(file, lines[i].number, error);
-      }
-    });
-    for (auto& each : encoded) take(std::move(each));
-    lines.clear();
-  };
-  std::string text;
-  for (int64_t number = 1; std::getline(in, text); ++number) {
-    if (text.find_first_not_of(" \t\r") == text.npos) continue;
-    lines.push_back({number, std::move(text)});
-    if (lines.size() == kLines) encode();
-  }
-  if (in.bad()) fail_run("data", "cannot read \"{}\": {}", file, std::strerror(errno));
-  encode();
+                          const Tokenizer& tokenizer, const std::function<void(Document&&)>& take) {
+  encode_lines(
+      file, {},
+      [&](const ordered_json& line) {
+        check_conversation(line);
+        return encode_conversation(chat, tokenizer, line);
+      },
+      take);
 }
 
 }  // namespace perigee::text

@@ -8,16 +8,10 @@
 #include <vector>
 
 #include "text/chat/chat_template.h"
+#include "text/documents/lines.h"
 #include "text/tokenizer.h"
 
 namespace perigee::text {
-
-using jinja::Span;
-
-struct Conversation {
-  std::vector<int64_t> ids;
-  std::vector<Span> answers;  // places in `ids`, in order; none is empty
-};
 
 // Returns the bytes of `text` that are answers: the marked ones where the template marks answers,
 // else for each message of the role "assistant" the part that rendering it adds to the messages
@@ -27,15 +21,17 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const nlohmann::ordered_j
                              const jinja::Rendered& rendered);
 
 // Renders and encodes a conversation. Answers are encoded apart from the texts around them, as the
-// model generates them after a prompt. Throws Error as above.
-Conversation encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
-                                 const nlohmann::ordered_json& conversation);
+// model generates them after a prompt; none of them is empty. Throws Error as above.
+Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
+                             const nlohmann::ordered_json& conversation);
 
-// Encodes the conversations of a file of JSON lines ({"messages": [{"role": ..., "content": ...},
-// ...], ...}) on all cores, and gives them to `take` in their order. Memory does not grow with the
-// file. Throws Error naming the file and the line.
+// Throws Error unless the line is {"messages": [{"role": ..., "content": ...}, ...], ...}.
+void check_conversation(const nlohmann::ordered_json& line);
+
+// Encodes the conversations of a file of JSON lines, also a compressed one, on all cores, and gives
+// them to `take` in their order. Memory does not grow with the file. Throws Error naming the file and
+// the line.
 void encode_conversations(const std::string& file, const ChatTemplate& chat,
-                          const Tokenizer& tokenizer,
-                          const std::function<void(Conversation&&)>& take);
+                          const Tokenizer& tokenizer, const std::function<void(Document&&)>& take);
 
 }  // namespace perigee::text

@@ -19,7 +19,7 @@ std::string_view bytes_of(const std::vector<int64_t>& row) {
 
 }  // namespace
 
-void Samples::add(const Conversation& conversation) {
+void Samples::add(const Document& conversation) {
   const auto longest = size_t(sequence_) + 1;
   const auto size = std::min(conversation.ids.size(), longest);
   std::vector<bool> of_answers(size);

@@ -20,7 +20,7 @@ class Samples {
   explicit Samples(int64_t sequence) : sequence_(sequence) {}
 
   // Ids must be below 2^32. A conversation with no answer before it is cut is left out.
-  void add(const Conversation& conversation);
+  void add(const Document& conversation);
 
   // Writes "tokens" and "labels" (int64, [samples, sequence]). Throws Error where there is no
   // sample, or the file cannot be written.

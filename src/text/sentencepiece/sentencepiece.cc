@@ -32,6 +32,17 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) fail_run("data", "tokens must be decoded, but: {}", status.ToString());
     return text;
   }
+  int64_t token_id(std::string_view token) const override {
+    const int id = processor_.PieceToId({token.data(), token.size()});
+    return processor_.IdToPiece(id) == token ? id : -1;  // the unknown piece for other texts
+  }
+  std::vector<int64_t> special_ids() const override {
+    std::vector<int64_t> ids;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (processor_.IsControl(id) || processor_.IsUnknown(id)) ids.push_back(id);
+    }
+    return ids;
+  }
 
  private:
   sentencepiece::SentencePieceProcessor processor_;

@@ -42,6 +42,7 @@ AddedTokens::AddedTokens(const std::vector<Reader>& json, const Model& model,
     ids[token.text] = token.id;
     texts_[token.id] = token.text;
     largest_ = std::max(largest_, token.id);
+    if (is_special) special_.push_back(token.id);
     (is_special ? special : other).emplace_back(token, normalized);
   }
   special.insert(special.end(), other.begin(), other.end());
@@ -49,6 +50,12 @@ AddedTokens::AddedTokens(const std::vector<Reader>& json, const Model& model,
     if (normalized && normalizer) normalizer->apply(token.text, false);
     if (!token.text.empty()) sets_[normalized].add(token);
   }
+}
+
+int64_t AddedTokens::id(std::string_view text) const {
+  const auto found = std::ranges::find(
+      texts_, text, [](const auto& each) { return std::string_view(each.second); });
+  return found == texts_.end() ? -1 : found->first;
 }
 
 void AddedTokens::Set::add(const Token& token) {

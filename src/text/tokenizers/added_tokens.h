@@ -29,6 +29,11 @@ class AddedTokens {
   // Returns the text of the token of an id, or nullptr.
   const std::string* token(int64_t id) const;
 
+  // Returns the id of the token of that text, or -1.
+  int64_t id(std::string_view text) const;
+
+  const std::vector<int64_t>& special_ids() const { return special_; }
+
   int64_t largest_id() const { return largest_; }  // -1 without tokens
 
   // Returns the parts of a text: tokens of the text as it is, or of the normalized text.
@@ -60,6 +65,7 @@ class AddedTokens {
 
   Set sets_[2];  // of the text, of the normalized text
   std::unordered_map<int64_t, std::string> texts_;
+  std::vector<int64_t> special_;
   int64_t largest_ = -1;
 };
 

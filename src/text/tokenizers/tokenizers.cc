@@ -64,6 +64,12 @@ class Json : public Tokenizer {
     return text;
   }
 
+  int64_t token_id(std::string_view token) const override {
+    const auto id = added_->id(token);
+    return id >= 0 ? id : model_->id(token);
+  }
+  std::vector<int64_t> special_ids() const override { return added_->special_ids(); }
+
   size_t last_cut(std::string_view text, size_t limit) const override {
     for (size_t at = text.empty() ? 0 : std::min(limit, text.size() - 1); at > 0; --at) {
       const auto bytes = text.substr(at, 4);

@@ -1,6 +1,7 @@
 #include "train/commands/train_job.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "base/phases.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
+#include "data/files_record.h"
 #include "train/commands/gradient_check.h"
 #include "train/measure/recorded_profile.h"
 #include "train/output/checkpoints.h"
@@ -111,6 +113,7 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
   if (task.open_log) task.open_log(folder.file("log.txt"));
   folder.write_job(given);
   folder.write_plan(plan::print(blueprint.plan));
+  if (!given.data.files.empty()) folder.write_data(data::record_files(given.data.files));
   const auto world = session.communicator->world();
   const auto microbatches = blueprint.plan.microbatches;
   auto output = std::unique_ptr<Output>(new Output{
@@ -126,6 +129,16 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
             count_parameters(blueprint.training), world, plural(world, "s"), microbatches,
             plural(microbatches, "es"), train.output);
   return output;
+}
+
+// Logs the shares of several sources in the run's first samples.
+void log_sources(DataSource& data, int64_t samples) {
+  std::vector<std::string> shares;
+  for (const auto& [name, count] : data.counts(samples)) {
+    shares.push_back(fmt::format("{} {} ({:.1f}%)", name, count,
+                                 100.0 * double(count) / double(std::max<int64_t>(1, samples))));
+  }
+  if (!shares.empty()) log::info("samples of sources: {}", fmt::join(shares, ", "));
 }
 
 // Returns how the run's checkpoints are written. `folder` and `output`: nullptr on ranks but 0.
@@ -153,7 +166,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     wait_for_work(*all, job, root ? work : nullptr);
   };
   std::unique_ptr<RunFolder> folder;
-  at_root([&] { folder = std::make_unique<RunFolder>(job, run_options(task, job)); });
+  at_root([&] {
+    folder = std::make_unique<RunFolder>(job, run_options(task, job));
+    data::check_files(folder->resumed_data(), job.data.files);
+  });
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
     if (root) {
@@ -182,6 +198,8 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
          communicator.world(), shared.plan.mesh.size(), shared.plan.mesh.size());
   }
 
+  require_document_inputs(job, shared.training);
+
   // The rank's program, tensors and data.
   phases.begin("compiling the program ...");
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
@@ -191,7 +209,9 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   data::Data data;
   int64_t first = 1;         // the first step
   std::string state = "{}";  // of the checkpoint
-  phases.begin(job.data.text.empty() ? "opening the data ..." : "tokenizing the text ...");
+  const auto sources = job.data.token_sources();
+  const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
+  phases.begin(texts ? "tokenizing the text ..." : "opening the data ...");
   wait_for_work(*all, job, [&] {
     data = data::open_data(job, division, id_limit(shared.training));
     if (checkpoint.empty()) return;
@@ -259,6 +279,11 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     }
     output->metrics.write(summary);
     log_summary(summary, result.stopped);
+    log_sources(*data.training, result.last_step * job.batch.global);
+    if (result.best_step > 0 && (job.train.keep_best || job.train.early_stop_patience > 0)) {
+      log::info("lowest validation loss: {:.4f}, after step {}", result.best_loss,
+                result.best_step);
+    }
     folder->require_resumable();
   }
   if (result.stopped) {

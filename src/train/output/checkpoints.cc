@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "train/output/best_step.h"
 #include "train/output/finite_weights.h"
 #include "train/ranks/share.h"
 #include "train/ranks/wait_for_work.h"
@@ -112,7 +113,8 @@ struct Checkpoints::Impl {
     info.samples = step * job.batch.global;
     info.state = loop_state;
     info.plan_hash = options.plan_hash;
-    writer->finish(info, communicator.world(), job.train.keep_checkpoints);
+    const auto spared = job.train.keep_best ? best_step_of(loop_state) : 0;
+    writer->finish(info, communicator.world(), job.train.keep_checkpoints, spared);
   }
 
   void begin(int64_t of_step, const std::string& state_text, bool copies) {

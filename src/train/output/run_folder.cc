@@ -29,7 +29,8 @@ constexpr const char* kJob = "job.toml";
 // A job in a service has absolute paths, as if it were in the root folder.
 constexpr const char* kRootJob = "/job.toml";
 constexpr const char* kPlan = "plan.json";
-constexpr const char* kFiles[] = {kJob, kPlan, "log.txt", kMetrics};
+constexpr const char* kData = "data.json";
+constexpr const char* kFiles[] = {kJob, kPlan, kData, "log.txt", kMetrics};
 constexpr const char* kLock = ".lock";
 
 // The metrics of a run that went on from an earlier step, as they were.
@@ -199,7 +200,8 @@ void RunFolder::begin() {
     if (is_remote()) {
       checkpoint::remove_checkpoints(store_);
       const auto target = checkpoint::open_target(store_);
-      for (const auto* name : {kJob, kPlan}) target->remove(checkpoint::inside(store_, name));
+      for (const auto* name : {kJob, kPlan, kData})
+        target->remove(checkpoint::inside(store_, name));
     }
   }
   began_ = true;
@@ -257,6 +259,17 @@ std::string RunFolder::resumed_plan() const {
   if (checkpoint_.empty()) return "";
   const auto path = inside(checkpoint::run_of(checkpoint_), kPlan);
   return checkpoint::open_target(path)->size(path) ? path : "";
+}
+
+std::string RunFolder::resumed_data() const {
+  if (checkpoint_.empty()) return "";
+  const auto path = inside(checkpoint::run_of(checkpoint_), kData);
+  return checkpoint::open_target(path)->size(path) ? checkpoint::read_text(path) : "";
+}
+
+void RunFolder::write_data(std::string_view text) const {
+  write_durably(file(kData), text);
+  if (is_remote()) write_copy(kData, text);
 }
 
 void RunFolder::write_job(const job::Job& job) const {

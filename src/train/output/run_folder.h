@@ -1,4 +1,4 @@
-// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json,
+// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json, data.json,
 // log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
 // service, beside copies of job.toml and plan.json: a run is resumed from there on any host.
 #pragma once
@@ -47,6 +47,9 @@ class RunFolder {
   // Returns the path of the resumed run's plan.json; "" where there is none.
   std::string resumed_plan() const;
 
+  // Returns the content of the resumed run's data.json (data/files_record.h); "" where there is none.
+  std::string resumed_data() const;
+
   // Removes the files of an earlier run, also those in train.checkpoint_target, and no others,
   // unless that run is resumed. Where it is resumed from a step before its last checkpoint, later
   // checkpoints are set aside (checkpoint::set_aside_later), with a copy of the metrics. Called
@@ -60,10 +63,11 @@ class RunFolder {
   // Throws Error (failed) where files that a resumed run needs were removed while this one ran.
   void require_resumable() const;
 
-  // Write job.toml and plan.json, atomically, also to train.checkpoint_target. Called
+  // Write job.toml, plan.json and data.json, atomically, also to train.checkpoint_target. Called
   // after `begin`.
   void write_job(const job::Job& job) const;
   void write_plan(std::string_view text) const;
+  void write_data(std::string_view text) const;
 
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
+#include "train/output/best_step.h"
 #include "train/run/heartbeat.h"
 #include "train/run/state_exchange.h"
 #include "train/run/stragglers.h"
@@ -130,6 +131,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   StateExchange exchange(communicator);
   Heartbeat heartbeat;
   BadSteps bad_steps(job, plan.precision.guards(), state);
+  BestStep best(job, state);
   Times ranks(plan);
   const StepRunner runner{trainer, exchange, heartbeat, hooks, data};
   LoopResult result;
@@ -138,7 +140,8 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   std::vector<double> times;
   const auto begin = std::chrono::steady_clock::now();
   const auto steps = job.train.steps;
-  for (int64_t step = first; step <= steps && !result.stopped; ++step) {
+  const auto ends = [&](int64_t step) { return step == steps || best.ends_training(); };
+  for (int64_t step = first; step <= steps && !result.stopped && !best.ends_training(); ++step) {
     const auto step_begin = std::chrono::steady_clock::now();
     hooks.before(step);
     const auto outcome = bad_steps.run(
@@ -167,11 +170,13 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     keep_largest(result.peak_bytes, metrics.peak_bytes);
     keep_largest(result.library_bytes, exchange.library_bytes());
     if (root && !judgement.warning.empty()) log::warn("{}", judgement.warning);
+    bool is_best = false;
     const auto due = [&](int64_t every) {
       return every > 0 && (step % every == 0 || step == steps);
     };
     if (!judgement.ends && due(job.train.validate_every) && validation.batches > 0) {
       metrics.val_loss = validate(trainer, job, validation);
+      is_best = best.add(step, *metrics.val_loss);
     }
     const bool changes = !job.train.forward_only;
     if (changes && !judgement.ends && job.train.check_replicas > 0 &&
@@ -182,10 +187,12 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     // A transient fault: the second run was good and its update was made, so it is saved.
     const bool wanted = judgement.ends   ? judgement.transient
                         : result.stopped ? job.train.checkpoint_when_stopped
-                                         : due(job.train.checkpoint_every) || step == steps;
+                        : job.train.keep_best && is_best
+                            ? true
+                            : due(job.train.checkpoint_every) || ends(step);
     if (wanted && changes) {
-      const bool last = judgement.ends || result.stopped || step == steps;
-      metrics.checkpoint_s = hooks.checkpoint(step, bad_steps.state(), last);
+      const bool last = judgement.ends || result.stopped || ends(step);
+      metrics.checkpoint_s = hooks.checkpoint(step, best.with_state(bad_steps.state()), last);
     } else {
       hooks.between_checkpoints();
     }
@@ -197,6 +204,14 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   }
   result.seconds = seconds_since(begin);
   result.bad_steps = bad_steps.counts();
+  result.best_step = best.step();
+  result.best_loss = best.loss();
+  if (root && best.ends_training()) {
+    log::info(
+        "training ends after step {} of {}: {} validations in a row were no better "
+        "(train.early_stop_patience)",
+        result.last_step, steps, best.in_a_row());
+  }
   ranks.finish(result);
   if (!times.empty()) {
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());

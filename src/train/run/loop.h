@@ -43,6 +43,8 @@ struct LoopResult {
   std::vector<int64_t> library_bytes;        // per rank: RankTrainer::library_bytes
   std::vector<double> computed_s, waited_s;  // per rank: means of a step
   BadStepCounts bad_steps;
+  int64_t best_step = 0;  // with the lowest validation loss; 0: there was no validation
+  double best_loss = 0;
 };
 
 // Runs the steps first, ..., job.train.steps. Throws Error, on all ranks, for a bad step that is

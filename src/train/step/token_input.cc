@@ -5,6 +5,8 @@
 #include <functional>
 #include <numeric>
 
+#include "base/fail.h"
+
 namespace perigee::train {
 namespace {
 
@@ -38,6 +40,15 @@ data::IdLimit id_limit(const graph::Graph& graph) {
     }
   }
   return limit;
+}
+
+void require_document_inputs(const job::Job& job, const graph::Graph& graph) {
+  if (job.data.pack != "documents" || graph.find_input("documents")) return;
+  fail("data",
+       "data.pack = \"documents\" packs documents into samples whose tokens must not attend to "
+       "those "
+       "of another, but the model has no input \"documents\": set data.pack = \"stream\" or "
+       "\"none\"");
 }
 
 }  // namespace perigee::train

@@ -1,4 +1,4 @@
-// The model's input "tokens": ids of a language model.
+// The model's inputs of a language model: "tokens", and those of packed documents.
 #pragma once
 
 #include "data/data.h"
@@ -12,5 +12,9 @@ int64_t tokens_of_sample(const graph::Graph& graph);
 // Returns the rows of the smallest parameter that the ids index; `below` is 0 where they directly
 // index none.
 data::IdLimit id_limit(const graph::Graph& graph);
+
+// Throws Error where the job packs documents into samples (data.pack = "documents") and the model
+// would mix them: it has no input "documents".
+void require_document_inputs(const job::Job& job, const graph::Graph& graph);
 
 }  // namespace perigee::train

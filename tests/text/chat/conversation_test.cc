@@ -49,7 +49,7 @@ std::string add_tokenizer(const test::Folder& folder, const std::string& letters
 }
 
 // Returns the text of each answer.
-std::vector<std::string> answers(const text::Tokenizer& tokenizer, const text::Conversation& c) {
+std::vector<std::string> answers(const text::Tokenizer& tokenizer, const text::Document& c) {
   std::vector<std::string> texts;
   for (const auto& span : c.answers) {
     texts.push_back(tokenizer.decode({c.ids.begin() + span.begin, c.ids.begin() + span.end}));
@@ -159,7 +159,7 @@ TEST_CASE("a broken conversation is named with its file and line") {
     const auto file = folder.add("c.jsonl", good + "\n\n" + good + "\n" + line + "\n" + line);
     int64_t taken = 0;
     const auto message = error_of([&] {
-      text::encode_conversations(file, chat, *tokenizer, [&](text::Conversation&&) { ++taken; });
+      text::encode_conversations(file, chat, *tokenizer, [&](text::Document&&) { ++taken; });
     });
     CHECK_THAT(message, Catch::StartsWith("[data] " + file + ":4: "));
     CHECK(taken == 0);
