@@ -24,6 +24,11 @@
 //       where bias_grad
 //   perigee::merge_attention(self [b,h,s,e], logsumexp [b,h,s], other, other_logsumexp) -> (output, logsumexp)
 //       of attention to the keys of both, typed as logsumexp; shard/ adds it
+//   perigee::cached_attention(query [b,h,s,d], key [b,g,s,d], value [b,g,s,e], positions [b,s], slots [b],
+//       key_cache [n,g,t,d], value_cache [n,g,t,e], scale, window = 0) -> [b,h,s,e]
+//       writes each key and value to row `positions` of its slot's cache, in place; then a query at position p sees the
+//       rows 0 to p of its slot or, with a window, the last `window` of them. Position -1: no token; its result is 0, and
+//       the last row of the slot's caches, which no other position names, is undefined. train/generate adds it
 //   perigee::swiglu(gate, up)                  silu(gate) * up
 //   perigee::swiglu_backward(grad, gate, up) -> (d_gate, d_up)
 //   perigee::rotary(self [*,s,d], cos [s,d], sin [s,d])   self * cos + cat(-second, first half of self) * sin

@@ -12,6 +12,7 @@
 #include "checkpoint/weights/merge.h"
 #include "exec/comm/agreement.h"
 #include "exec/comm/job_secret.h"
+#include "train/commands/chat.h"
 #include "train/commands/evaluate_job.h"
 #include "train/commands/gradient_check.h"
 #include "train/commands/machine.h"
@@ -102,6 +103,10 @@ class TorchHost : public Host {
   void sample(const Task& task, const SampleOptions& options,
               const std::function<void(std::string_view)>& print) override {
     sample_text(task, options, print);
+  }
+
+  void chat(const Task& task, const ChatOptions& options, const ChatIo& io) override {
+    train::chat(task, options, io);
   }
 
   std::string export_weights(const std::string& checkpoint, const std::string& file) override {

@@ -130,6 +130,7 @@ int run(int argc, char** argv) {
   app.add_flag("-v,--verbose", verbose, "more log messages, and stack traces of scripts");
   Action action;
   add_training_commands(app, action);
+  add_text_commands(app, action);
   add_job_commands(app, action);
   add_check_command(app, action);
   add_core_commands(app, action);

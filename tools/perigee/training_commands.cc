@@ -1,4 +1,4 @@
-// Commands that run ranks: train, profile, evaluate, sample, export.
+// Commands that run ranks: train, profile, evaluate, export.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "base/text/utf8.h"
 #include "command.h"
 #include "crash.h"
 #include "host.h"
@@ -329,46 +328,6 @@ void add_evaluate(CLI::App& app, Action& action) {
   });
 }
 
-void add_sample(CLI::App& app, Action& action) {
-  struct Options {
-    JobOptions job;
-    train::SampleOptions sample;
-  };
-  auto options = std::make_shared<Options>();
-  auto* sub = add_command(app, "sample", "generate text from a checkpoint",
-                          {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
-                           "perigee sample job.toml --temperature 0.7 --top-k 40"});
-  sub->add_option("JOB", options->job.file, "a job (TOML) of a language model")->required();
-  sub->add_option("--checkpoint", options->sample.checkpoint,
-                  "a run or a checkpoint; default: the newest of train.output");
-  sub->add_option("--prompt", options->sample.prompt, "what the text begins with");
-  sub->add_option("--tokens", options->sample.tokens, "how many tokens to generate; default 256")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--temperature", options->sample.temperature,
-                  "0: always the likeliest token; default 1")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--top-k", options->sample.top_k, "draw among the k likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--seed", options->sample.seed, "of the draws; default 0");
-  sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
-  sub->callback([options, &action] {
-    action = [options] {
-      const auto task = make_task(options->job, std::nullopt);
-      Utf8Stream valid;  // tokens may end within a character, or make none
-      const auto print = [](const std::string& text) {
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::fflush(stdout);
-      };
-      torch_host().sample(task, options->sample,
-                          [&](std::string_view text) { print(valid.add(text)); });
-      print(valid.end());
-      return 0;
-    };
-  });
-}
-
 // Throws Error for a file whose name promises another format than the one that export writes.
 void require_safetensors(const std::string& file) {
   const auto ending = fs::path(file).extension().string();
@@ -445,7 +404,6 @@ void add_training_commands(CLI::App& app, Action& action) {
   add_train(app, action);
   add_profile(app, action);
   add_evaluate(app, action);
-  add_sample(app, action);
   add_export(app, action);
 }
 

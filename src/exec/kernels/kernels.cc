@@ -20,6 +20,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::addmm_", kernels::product_in_place},
       {"perigee::attention", kernels::attention},
       {"perigee::attention_backward", kernels::attention_backward},
+      {"perigee::cached_attention", kernels::cached_attention},
       {"perigee::clip_scale", kernels::clip_scale},
       {"perigee::copy_", kernels::copy},
       {"perigee::cross_entropy", kernels::cross_entropy},

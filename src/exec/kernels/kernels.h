@@ -19,6 +19,9 @@ namespace kernels {
 Kernel attention(const Arguments& arguments);
 Kernel attention_backward(const Arguments& arguments);
 
+// float32, bfloat16 and float64 with heads of up to 512 elements.
+Kernel cached_attention(const Arguments& arguments);
+
 Kernel dropout(const Arguments& arguments);
 
 // float32 and bfloat16; LibTorch's op for other types and for strided operands.

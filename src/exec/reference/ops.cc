@@ -406,6 +406,7 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::dropout", dropout_op},
     {"perigee::attention", attention},
     {"perigee::attention_backward", attention_backward},
+    {"perigee::cached_attention", cached_attention},
     {"perigee::merge_attention", merge_attention},
     {"perigee::fp8", fp8},
     {"perigee::fp8_cast", fp8_cast},

@@ -41,6 +41,7 @@ using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
                          const RandomStream& stream, const RandomBlock& block);
 
 // Attention composed of ATen ops, on any device.
+Kernel cached_attention(const Arguments& arguments);
 Kernel attention_math(const Arguments& arguments, Dropout dropout);
 Kernel attention_backward_math(const Arguments& arguments, Dropout dropout);
 

@@ -94,6 +94,10 @@ jinja::Rendered ChatTemplate::render(const ordered_json& conversation, bool prom
   return chosen(conversation).render({.variables = std::move(variables), .now = now_});
 }
 
+std::string ChatTemplate::special_token(const std::string& name) const {
+  return special_tokens_.value(name, "");
+}
+
 bool ChatTemplate::marks_answers(const ordered_json& conversation) const {
   return chosen(conversation).marks_generation();
 }

@@ -23,6 +23,9 @@ class ChatTemplate {
   // (add_generation_prompt). Throws Error.
   jinja::Rendered render(const nlohmann::ordered_json& conversation, bool prompt) const;
 
+  // Returns the text of a special token ("eos_token"), or "".
+  std::string special_token(const std::string& name) const;
+
   // Whether the template for this conversation marks answers by {% generation %}.
   bool marks_answers(const nlohmann::ordered_json& conversation) const;
 

@@ -105,6 +105,23 @@ Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenize
   return encoded;
 }
 
+std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  std::set<int64_t> tokens;
+  const ordered_json conversation = {
+      {"messages", {{{"role", "user"}, {"content", "?"}}, {{"role", "assistant"}, {"content", "!"}}}}};
+  const auto text = chat.render(conversation, false).text;
+  const auto end = end_of_content(chat, conversation, 1, text);
+  auto tail = std::string_view(text).substr(std::min(end, text.size()));
+  // Spaces before the end of an answer are no end.
+  const auto mark = tail.find_first_not_of(" \n");
+  if (mark != tail.npos) tail.remove_prefix(mark);
+  const auto after = tokenizer.encode_rest(tail);
+  if (!after.empty()) tokens.insert(after.front());
+  const auto eos = tokenizer.encode_rest(chat.special_token("eos_token"));
+  if (eos.size() == 1) tokens.insert(eos.front());
+  return tokens;
+}
+
 void encode_conversations(const std::string& file, const ChatTemplate& chat,
                           const Tokenizer& tokenizer, const std::function<void(Document&&)>& take) {
   encode_lines(

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const nlohmann::ordered_j
 // model generates them after a prompt; none of them is empty. Throws Error as above.
 Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
                              const nlohmann::ordered_json& conversation);
+
+// Returns the tokens that end an answer: what the template puts after one begins with it, and
+// eos_token where it is one token.
+std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 // Throws Error unless the line is {"messages": [{"role": ..., "content": ...}, ...], ...}.
 void check_conversation(const nlohmann::ordered_json& line);

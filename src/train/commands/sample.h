@@ -8,9 +8,9 @@
 
 namespace perigee::train {
 
-// Generates options.tokens tokens after the prompt on one rank and prints each at once. The model
-// reads the last data.sequence tokens. Throws Error for a model without the input "tokens" and the
-// result "logits".
+// Generates options.tokens tokens after each prompt on one rank. A single prompt and its text are
+// printed as they are made, several ones with a heading each when all are complete. Throws Error for
+// a model without the input "tokens" and the result "logits".
 void sample_text(const Task& task, const SampleOptions& options,
                  const std::function<void(std::string_view)>& print);
 

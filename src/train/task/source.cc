@@ -67,6 +67,10 @@ int64_t ModelSource::samples() const {
   return first->second.dim() > 0 ? first->second.size(0) : 1;
 }
 
+Captured ModelSource::evaluation_of(const Batch& batch) const {
+  return adapted(capture_evaluation(*module_, batch, forward_));
+}
+
 Captured ModelSource::captured(int64_t samples, bool evaluation) const {
   const auto batch = resized(samples);
   auto captured = evaluation ? capture_evaluation(*module_, batch, forward_)

@@ -31,6 +31,8 @@ class ModelSource {
   // Returns a source of the graphs with these adapters, and of their first values. Nothing: returns
   // a source like this one. Throws Error where this source has other adapters.
   std::shared_ptr<const ModelSource> with(const std::optional<graph::Adapters>& adapters) const;
+  // Records the forward pass for a batch of other shapes than the example's.
+  Captured evaluation_of(const Batch& batch) const;
   // Returns the number of samples of the example.
   int64_t samples() const;
   torch::nn::Module& module() const { return *module_; }

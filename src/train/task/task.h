@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "job/job.h"
+#include "train/task/draw_options.h"
 
 namespace perigee::train {
 
@@ -49,12 +53,26 @@ using ProfileProgress = std::function<void(int64_t plan, int64_t done, int64_t a
 
 // Options of `perigee sample`.
 struct SampleOptions {
-  std::string checkpoint;  // "": the newest of train.output
-  std::string prompt;
-  int64_t tokens = 256;
-  double temperature = 1.0;  // 0: the likeliest token
-  int64_t top_k = 0;         // 0: all
-  uint64_t seed = 0;
+  std::string checkpoint;            // "": the newest of train.output
+  std::vector<std::string> prompts;  // empty: one, which is a line's end
+  int64_t tokens = 256;              // after each prompt
+  int64_t context = 0;               // most tokens that the model reads; 0: data.sequence
+  std::vector<std::string> stops;    // texts that end a text and are no part of it
+  DrawOptions draw;                  // the seed of prompt k is draw.seed + k
+};
+
+// Options of `perigee chat`.
+struct ChatOptions {
+  SampleOptions sample;       // without prompts; `tokens` of an answer at most
+  std::string template_file;  // "": the chat template in the tokenizer's folder
+  std::string system;         // a first message of the role "system"; "": none
+};
+
+// Where the messages of `perigee chat` come from and its answers go to.
+struct ChatIo {
+  // Returns the user's next message; nothing: the conversation ends.
+  std::function<std::optional<std::string>()> read;
+  std::function<void(std::string_view)> print;
 };
 
 }  // namespace perigee::train

@@ -40,6 +40,9 @@ TEST_CASE("every command works without a home, or says in one sentence that it n
       {"train " + small + "--nproc 1 --set train.checkpoint_every=2", 0},
       {"evaluate " + small + "--nproc 1", 0},
       {"sample " + small + "--prompt a --tokens 2", 0},
+      {"chat " + small + "--tokens 2 --template " +
+           job.folder().write("chat.jinja", "{{ messages[0].content }}"),
+       0},
       {"export " + job.output() + " -o " + (job.folder() / "weights.safetensors"), 0},
       {"plan " + small + "-o " + plan, 0},
       {"simulate " + small, 0},

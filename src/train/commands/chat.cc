@@ -1,0 +1,119 @@
+#include "train/commands/chat.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "base/fail.h"
+#include "base/log_format.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/conversation.h"
+#include "text/tokenizer.h"
+#include "train/generate/generator.h"
+#include "train/generate/request_queue.h"
+
+namespace perigee::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class Chat {
+ public:
+  Chat(const Task& task, const ChatOptions& options, const ChatIo& io)
+      : options_(options),
+        io_(io),
+        template_(options.template_file, task.job.data.tokenizer, std::time(nullptr)),
+        tokenizer_(text::make_tokenizer(task.job.data.tokenizer)),
+        generator_(task, {.checkpoint = options.sample.checkpoint,
+                          .slots = 1,
+                          .context = options.sample.context}),
+        queue_(generator_, *tokenizer_),
+        ends_(text::end_tokens(template_, *tokenizer_)) {
+    if (ends_.empty()) {
+      log::warn("the chat template names no token that ends an answer: answers end after {} tokens",
+                options.sample.tokens);
+    }
+  }
+
+  void run() {
+    start();
+    while (const auto message = io_.read()) {
+      if (*message == "/new") {
+        start();
+        continue;
+      }
+      messages_.push_back({{"role", "user"}, {"content", *message}});
+      messages_.push_back({{"role", "assistant"}, {"content", answer()}});
+    }
+  }
+
+ private:
+  void start() {
+    messages_ = Json::array();
+    if (!options_.system.empty()) {
+      messages_.push_back({{"role", "system"}, {"content", options_.system}});
+    }
+  }
+
+  // Returns the tokens of the conversation up to the answer, without its oldest messages where
+  // they leave no room for an answer.
+  std::vector<int64_t> prompt() {
+    const auto room = generator_.context() - std::min(options_.sample.tokens,
+                                                      generator_.context() / 2);
+    const auto first = static_cast<Json::difference_type>(options_.system.empty() ? 0 : 1);
+    bool cut = false;
+    while (true) {
+      auto ids = tokenizer_->encode(template_.render({{"messages", messages_}}, true).text);
+      if (std::ssize(ids) <= room) {
+        if (cut) log::info("the oldest messages are left out: the model reads {} tokens", room);
+        return ids;
+      }
+      if (std::ssize(messages_) <= first + 1) {
+        fail("chat", "a message may have at most {} tokens with its template, but has {}", room,
+             ids.size());
+      }
+      // A question goes with its answer.
+      messages_.erase(messages_.begin() + first, messages_.begin() + first + 2);
+      cut = true;
+    }
+  }
+
+  std::string answer() {
+    std::string answer;
+    TextRequest request{.prompt = prompt(),
+                        .most = options_.sample.tokens,
+                        .draw = options_.sample.draw,
+                        .stops = options_.sample.stops,
+                        .ends = ends_};
+    request.draw.seed += answers_++;
+    request.take = [&](std::string_view text) {
+      io_.print(text);
+      answer += text;
+      return true;
+    };
+    queue_.add(std::move(request));
+    queue_.run();
+    io_.print("\n");
+    return answer;
+  }
+
+  const ChatOptions& options_;
+  const ChatIo& io_;
+  text::ChatTemplate template_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  Generator generator_;
+  RequestQueue queue_;
+  std::set<int64_t> ends_;
+  Json messages_ = Json::array();
+  uint64_t answers_ = 0;
+};
+
+}  // namespace
+
+void chat(const Task& task, const ChatOptions& options, const ChatIo& io) {
+  check(options.sample.draw);
+  Chat(task, options, io).run();
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,18 @@
+// How tokens are drawn from a model's logits. Torch-free.
+#pragma once
+
+#include <cstdint>
+
+namespace perigee::train {
+
+struct DrawOptions {
+  double temperature = 1;  // logits are divided by it; 0: the likeliest token
+  int64_t top_k = 0;       // only the k likeliest tokens; 0: all
+  double top_p = 1;        // only the likeliest tokens whose probabilities add up to p
+  // Logits of tokens that the text has are divided by it where they are positive, and multiplied by
+  // it where they are negative (Keskar et al. 2019); 1: unchanged.
+  double repetition_penalty = 1;
+  uint64_t seed = 0;
+};
+
+}  // namespace perigee::train

@@ -1,0 +1,144 @@
+// Text and conversations of models, through the command.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kTemplate =
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}";
+
+// A job on a tiny Llama of 24 tokens with a chat template; it has no checkpoint.
+class ChatJob {
+ public:
+  ChatJob() {
+    fs::copy("tests/train/hf/fixtures/llama", folder_ / "model");
+    json vocab;
+    for (const char c : std::string("abcdefghijklmnopqrst")) vocab[std::string(1, c)] = vocab.size();
+    json added = json::array();
+    for (const char* name : {"<u>", "<a>", "<s>", "</s>"}) {
+      added.push_back({{"id", vocab.size()},
+                       {"content", name},
+                       {"special", true},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false}});
+      vocab[name] = vocab.size();
+    }
+    folder_.write("model/tokenizer.json",
+                  json({{"version", "1.0"},
+                        {"added_tokens", added},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", nullptr},
+                        {"decoder", {{"type", "Fuse"}}},
+                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}})
+                      .dump());
+    folder_.write("model/tokenizer_config.json",
+                  json({{"chat_template", kTemplate}, {"eos_token", "</s>"}}).dump());
+    job_ = folder_.write("job.toml", "[model]\nkind = \"hf\"\nfolder = \"" + (folder_ / "model") +
+                                         "\"\n[data]\nsynthetic = true\nsequence = 24\ntokenizer = \"" +
+                                         (folder_ / "model/tokenizer.json") +
+                                         "\"\n[batch]\nglobal = 2\n[train]\nsteps = 1\nweights = \"" +
+                                         (folder_ / "model") + "\"\noutput = \"" +
+                                         (folder_ / "run") +
+                                         "\"\n[cluster]\ndevice = \"cpu\"\n");
+  }
+
+  const std::string& file() const { return job_; }
+  const Folder& folder() const { return folder_; }
+
+  // Runs `perigee chat` with these lines of standard input.
+  Ran chat(const std::string& lines, const std::string& options = "") const {
+    std::string command = "printf '" + lines + "' |";
+    for (const auto& word : perigee_command("chat " + job_ + " --temperature 0 " + options)) {
+      command += " '" + word + "'";
+    }
+    return Process({"bash", "-c", command}).wait();
+  }
+
+ private:
+  Folder folder_;
+  std::string job_;
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("chat answers each message after those before it, and /new begins again") {
+  const ChatJob job;
+  const auto ran = job.chat("abc\\nfed\\n/new\\nabc\\n", "--tokens 5");
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  const auto answers = lines_of(ran.out);
+  REQUIRE(answers.size() == 3);
+  CHECK(answers[0] == answers[2]);
+  CHECK(job.chat("fed\\n", "--tokens 5").out != answers[1] + "\n");
+  CHECK_THAT(ran.err, Contains("has no checkpoint") && Contains("tensors loaded"));
+
+  // The same texts from sample.
+  const auto sampled = [&](const std::string& prompt) {
+    const auto text = run({"sample", job.file(), "--prompt", prompt, "--tokens", "5",
+                           "--temperature", "0"});
+    INFO(text.err);
+    REQUIRE(text.status == 0);
+    REQUIRE_THAT(text.out, Catch::StartsWith(prompt));
+    return text.out.substr(prompt.size());
+  };
+  CHECK_THAT(sampled("<u>abc</s><a>"), Catch::StartsWith(answers[0]));
+  CHECK_THAT(sampled("<u>abc</s><a>" + answers[0] + "</s><u>fed</s><a>"),
+             Catch::StartsWith(answers[1]));
+}
+
+TEST_CASE("chat leaves the oldest messages out, and refuses one that is too long") {
+  const ChatJob job;
+  const auto ran = job.chat("abcdef\\nabcdef\\nabcdef\\n", "--tokens 4");
+  INFO(ran.err);
+  CHECK(ran.status == 0);
+  CHECK(lines_of(ran.out).size() == 3);
+  CHECK_THAT(ran.err, Contains("the oldest messages are left out: the model reads 20 tokens"));
+  const auto refused = job.chat("abcdefghijklmnopqrst\\n", "--tokens 4");
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Contains("a message may have at most 20 tokens with its template"));
+  const auto other = run("chat " + job.file() + " --set data.tokenizer=bytes");
+  CHECK(other.status == 2);
+  CHECK_THAT(other.err, Contains("a chat template must be given"));
+}
+
+TEST_CASE("sample completes several prompts side by side, as one after the other") {
+  const ChatJob job;
+  const auto greedy = [&](const std::vector<std::string>& prompts) {
+    std::vector<std::string> words = {"sample", job.file(), "--tokens", "8", "--temperature", "0"};
+    for (const auto& prompt : prompts) words.insert(words.end(), {"--prompt", prompt});
+    const auto ran = run(words);
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return ran.out;
+  };
+  const auto both = greedy({"abc", "qrstq"});
+  CHECK(both == "--- 1\n" + greedy({"abc"}) + "--- 2\n" + greedy({"qrstq"}));
+  const auto text = greedy({"abc"});
+  const auto stop = text.substr(5, 1);
+  const auto stopped = run({"sample", job.file(), "--prompt", "abc", "--tokens", "8",
+                            "--temperature", "0", "--stop", stop});
+  CHECK(stopped.status == 0);
+  CHECK(stopped.out == text.substr(0, text.find(stop, 3)) + "\n");
+  const auto refused = run({"sample", job.file(), "--prompt", "abc", "--top-p", "0"});
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Contains("top_p must be above 0 and at most 1, but got 0"));
+}

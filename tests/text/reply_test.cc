@@ -1,0 +1,88 @@
+#include "text/reply.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+using namespace perigee;
+
+namespace {
+
+// Gives the tokens one after the other and returns the pieces, the last of them by end().
+std::vector<std::string> pieces(const text::Tokenizer& tokenizer, const std::string& bytes,
+                                const std::vector<std::string>& stops = {}) {
+  text::Reply reply(tokenizer, {}, stops);
+  std::vector<std::string> result;
+  for (const unsigned char c : bytes) result.push_back(reply.add(c));
+  result.push_back(reply.end());
+  return result;
+}
+
+std::string joined(const std::vector<std::string>& pieces) {
+  std::string text;
+  for (const auto& piece : pieces) text += piece;
+  return text;
+}
+
+// Tokens are words; as in SentencePiece, a text's first word has no space before it.
+class Words : public text::Tokenizer {
+ public:
+  int64_t vocab() const override { return 26; }
+  std::vector<int64_t> encode(std::string_view) const override { return {}; }
+  std::string decode(const std::vector<int64_t>& tokens) const override {
+    std::string text;
+    for (const auto token : tokens) {
+      if (!text.empty()) text += ' ';
+      text += static_cast<char>('a' + token);
+    }
+    return text;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a character of several tokens is given when it is complete") {
+  const auto bytes = text::make_tokenizer("bytes");
+  const auto got = pieces(*bytes, "a\xc3\xa9z\xf0\x9f\x98\x80!");
+  CHECK(got == std::vector<std::string>{"a", "", "\xc3\xa9", "z", "", "", "", "\xf0\x9f\x98\x80", "!",
+                                        ""});
+}
+
+TEST_CASE("bytes that are of no character do not hold text back for ever") {
+  const auto bytes = text::make_tokenizer("bytes");
+  const auto got = pieces(*bytes, std::string(9, '\x80') + "ab");
+  CHECK_THAT(joined(got), Catch::EndsWith("ab"));
+  CHECK(joined({got.begin(), got.begin() + 5}).size() > 0);
+}
+
+TEST_CASE("a stop string ends the text before it, wherever tokens cut it") {
+  const auto bytes = text::make_tokenizer("bytes");
+  const auto got = pieces(*bytes, "one.\n\nTwo", {"\n\n", "END"});
+  CHECK(joined(got) == "one.");
+  text::Reply reply(*bytes, {}, {"\n\n"});
+  CHECK(reply.add('x') == "x");
+  CHECK(reply.add('\n') == "");    // may begin the stop string
+  CHECK(reply.add('y') == "\ny");  // did not
+  CHECK_FALSE(reply.stopped());
+  reply.add('\n');
+  reply.add('\n');
+  CHECK(reply.stopped());
+  CHECK(reply.add('z') == "");
+  CHECK(reply.end() == "");
+  // Held back at the end of the text, it is given.
+  CHECK(joined(pieces(*bytes, "ab\n", {"\n\n"})) == "ab\n");
+}
+
+TEST_CASE("the first word of a reply has the space that the text before it asks for") {
+  const Words words;
+  const std::vector<int64_t> before = {0, 1};
+  text::Reply reply(words, before);
+  CHECK(reply.add(2) == " c");
+  CHECK(reply.add(3) == " d");
+  text::Reply first(words, {});
+  CHECK(first.add(2) == "c");
+  std::string text = "c";
+  for (int64_t i = 0; i < 30; ++i) text += first.add(i % 26);
+  std::string wanted = "c";
+  for (int64_t i = 0; i < 30; ++i) wanted += std::string(" ") + static_cast<char>('a' + i % 26);
+  CHECK(text == wanted);
+}
