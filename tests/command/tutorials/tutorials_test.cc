@@ -132,11 +132,13 @@ TEST_CASE("the tutorial of a strategy is true") { follow("strategy.md"); }
 
 TEST_CASE("the tutorial of clusters is true") { follow("cluster.md"); }
 
+TEST_CASE("the tutorial of fine-tuning is true") { follow("fine_tuning.md"); }
+
 TEST_CASE("every tutorial has a test") {
   std::vector<std::string> pages;
   for (const auto& file : fs::directory_iterator("runtime/tutorials")) {
     pages.push_back(file.path().filename().string());
   }
   std::ranges::sort(pages);
-  CHECK(pages == std::vector<std::string>{"cluster.md", "strategy.md"});
+  CHECK(pages == std::vector<std::string>{"cluster.md", "fine_tuning.md", "strategy.md"});
 }
