@@ -70,8 +70,8 @@ struct SourceConfig {
 };
 
 struct DataConfig {
-  // Exactly one of these six or `sources`; without any, synthetic. Files are patterns
-  // (base/files/glob.h).
+  // Exactly one of these six or `sources`; without any, synthetic. Files are
+  // patterns (base/files/glob.h).
   std::vector<std::string> text;
   std::vector<std::string> tokens;
   std::vector<std::string> jsonl;          // a document a line

@@ -5,8 +5,8 @@
 
 #include "job/keys.h"
 
-// A JobKey::field that returns a pointer to a member of Job (j), ParameterGroup (g) or SourceConfig
-// (s).
+// A JobKey::field that returns a pointer to a member of Job (j), ParameterGroup (g)
+// or SourceConfig (s).
 #define FIELD(member)                      \
   [](Job& j, ListEntry& entry) -> Ref {    \
     [[maybe_unused]] auto& [g, s] = entry; \

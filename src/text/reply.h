@@ -21,7 +21,7 @@ class Reply {
 
   // Adds a token and returns the text that is certain now. After a stop string: "".
   std::string add(int64_t token);
-  // Returns the text that was held back.
+  // Returns the text that add() has not returned yet.
   std::string end();
   // Whether a stop string was found; the text ends before it.
   bool stopped() const { return stopped_; }

@@ -13,8 +13,9 @@ using Names = std::vector<std::string>;
 
 plan::Plan plan_of(const std::string& methods, const graph::Graph& graph = graph::two_layers(),
                    const Names& frozen = {}) {
-  return make_plan(from_json(Json::parse(methods), "test"),
-                   {.graph = &graph, .global_batch = 2, .world = 2, .world_given = true, .frozen = frozen});
+  return make_plan(
+      from_json(Json::parse(methods), "test"),
+      {.graph = &graph, .global_batch = 2, .world = 2, .world_given = true, .frozen = frozen});
 }
 
 std::string why(const std::string& methods, const Names& frozen = {}) {

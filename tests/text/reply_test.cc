@@ -43,11 +43,11 @@ class Words : public text::Tokenizer {
 TEST_CASE("a character of several tokens is given when it is complete") {
   const auto bytes = text::make_tokenizer("bytes");
   const auto got = pieces(*bytes, "a\xc3\xa9z\xf0\x9f\x98\x80!");
-  CHECK(got == std::vector<std::string>{"a", "", "\xc3\xa9", "z", "", "", "", "\xf0\x9f\x98\x80", "!",
-                                        ""});
+  CHECK(got == std::vector<std::string>{"a", "", "\xc3\xa9", "z", "", "", "", "\xf0\x9f\x98\x80",
+                                        "!", ""});
 }
 
-TEST_CASE("bytes that are of no character do not hold text back for ever") {
+TEST_CASE("bytes that are of no character delay the text by a few tokens only") {
   const auto bytes = text::make_tokenizer("bytes");
   const auto got = pieces(*bytes, std::string(9, '\x80') + "ab");
   CHECK_THAT(joined(got), Catch::EndsWith("ab"));
@@ -68,7 +68,7 @@ TEST_CASE("a stop string ends the text before it, wherever tokens cut it") {
   CHECK(reply.stopped());
   CHECK(reply.add('z') == "");
   CHECK(reply.end() == "");
-  // Held back at the end of the text, it is given.
+  // At the end of the text it is given.
   CHECK(joined(pieces(*bytes, "ab\n", {"\n\n"})) == "ab\n");
 }
 

@@ -28,21 +28,22 @@ void write(const Folder& folder, const std::vector<std::string>& names) {
   }
   std::vector<checkpoint::TensorBytes> tensors;
   for (const auto& name : names) {
-    tensors.push_back({name, graph::DType::int64, {kSamples, kSequence},
-                       std::as_bytes(std::span(values[name]))});
+    tensors.push_back(
+        {name, graph::DType::int64, {kSamples, kSequence}, std::as_bytes(std::span(values[name]))});
   }
   checkpoint::write_safetensors(folder.at("data.safetensors"), tensors);
 }
 
 train::Task task(const Folder& folder, const std::string& kind) {
   train::Task task;
-  task.job = Job::parse("name = 'packed'\nseed = 1\n[model]\ndtype = 'float64'\nkind = '" + kind +
-                            "'\nlayers = 2\nwidth = 8\nheads = 2\nvocab = 11\n[data]\ntensors = ['" +
-                            folder.at("data.safetensors") + "']\nvalidation = 0.0\nsequence = " +
-                            std::to_string(kSequence) +
-                            "\n[batch]\nglobal = 4\n[cluster]\ndevice = 'cpu'\n[train]\nsteps = 3\n"
-                            "validate_every = 0\n",
-                        "packed.toml");
+  task.job = Job::parse(
+      "name = 'packed'\nseed = 1\n[model]\ndtype = 'float64'\nkind = '" + kind +
+          "'\nlayers = 2\nwidth = 8\nheads = 2\nvocab = 11\n[data]\ntensors = ['" +
+          folder.at("data.safetensors") +
+          "']\nvalidation = 0.0\nsequence = " + std::to_string(kSequence) +
+          "\n[batch]\nglobal = 4\n[cluster]\ndevice = 'cpu'\n[train]\nsteps = 3\n"
+          "validate_every = 0\n",
+      "packed.toml");
   task.job = train::completed(task);
   return task;
 }

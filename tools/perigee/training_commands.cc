@@ -152,7 +152,14 @@ void log_next(const JobOptions& options, const job::Job& trained) {
   log::info("next: {} export {} -o weights.safetensors", command, run);
   const auto sources = trained.data.token_sources();
   const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
-  if (texts) log::info("next: {} sample {} --prompt \"...\"", command, sets);
+  const bool talks = !sources.empty() && std::ranges::all_of(sources, [](const auto& s) {
+    return !s.conversations.empty();
+  });
+  if (talks) {
+    log::info("next: {} chat {}", command, sets);
+  } else if (texts) {
+    log::info("next: {} sample {} --prompt \"...\"", command, sets);
+  }
 }
 
 // Throws Error for hosts that come and go, which only training survives.

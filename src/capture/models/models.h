@@ -35,8 +35,8 @@ struct BuiltInModel {
 // parameters (`deferred`). `sequence` is the number of tokens of a language model's sample. With
 // packed documents the batch has two more fields [sequence]: `documents`, the number of a token's
 // document, and `positions`, its position there from 0; tokens attend within their document. Throws
-// Error for another kind, for keys that do not fit each other, and for a kind that takes no packed
-// documents.
+// Error for another kind, for keys that do not fit each other, and for packed documents where the
+// kind takes none.
 BuiltInModel make_model(const job::ModelConfig& model, int64_t sequence,
                         Packing packing = Packing::none);
 

@@ -178,13 +178,28 @@ void export_folder(const Checkpoint& checkpoint, const job::ModelConfig& model,
   });
 }
 
+namespace {
+
+// Returns a table of a job as text, with its title; "": there is none.
+std::string table_of(const std::string& job, const std::string& title) {
+  const auto begin = job.find("\n[" + title + "]");
+  if (begin == std::string::npos) return "";
+  return job.substr(begin, job.find("\n[", begin + 1) - begin);
+}
+
+}  // namespace
+
 job::ModelConfig model_of_run(const std::string& run) {
   const auto path = inside(run, "job.toml");
   const auto text = "\n" + read_text(path);
-  const auto begin = text.find("\n[model]");
-  if (begin == std::string::npos)
-    fail("export", "{} must have a table [model], but has none", path);
-  return job::Job::parse(text.substr(begin, text.find("\n[", begin + 1) - begin), path).model;
+  auto tables = table_of(text, "model");
+  if (tables.empty()) fail("export", "{} must have a table [model], but has none", path);
+  // The length of a sample limits `positions`.
+  const auto data = table_of(text, "data");
+  if (const auto line = data.find("\nsequence = "); line != std::string::npos) {
+    tables += "\n[data]" + data.substr(line, data.find('\n', line + 1) - line) + "\n";
+  }
+  return job::Job::parse(tables, path).model;
 }
 
 }  // namespace perigee::checkpoint

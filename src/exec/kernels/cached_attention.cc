@@ -56,9 +56,9 @@ PERIGEE_INLINE void attend(const T* query, const Seen<T>& seen, Wide<T> scale, T
   for (int64_t i = 0; i < seen.value_size; ++i) store(output, i, sums[i] / total);
 }
 
-#define PERIGEE_ATTEND(T)                                                                \
+#define PERIGEE_ATTEND(T)                                                                      \
   PERIGEE_SIMD void attend_row(const T* query, const Seen<T>& seen, double scale, T* output) { \
-    attend<T>(query, seen, static_cast<Wide<T>>(scale), output);                         \
+    attend<T>(query, seen, static_cast<Wide<T>>(scale), output);                               \
   }
 PERIGEE_ATTEND(float)
 PERIGEE_ATTEND(double)

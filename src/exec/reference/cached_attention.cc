@@ -26,8 +26,8 @@ Kernel cached_attention(const Arguments& a) {
   return [query = a.operand("query"), key = a.operand("key"), value = a.operand("value"),
           positions = a.operand("positions"), slots = a.operand("slots"),
           key_cache = a.operand("key_cache"), value_cache = a.operand("value_cache"),
-          scale = a.number("scale"),
-          window = a.integer("window", 0)](std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+          scale = a.number("scale"), window = a.integer("window", 0)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     const auto at = in[positions];
     const auto last = in[key_cache].size(2) - 1;
     const auto rows = at::where(at < 0, at::full_like(at, last), at);

@@ -31,7 +31,8 @@ int64_t next_key(const Graph& graph) {
   int64_t next = 0;
   for (const auto& node : graph.nodes) {
     if (!is_random(node.op)) continue;
-    const auto* name = node.find("random_key") ? "random_key" : "key";
+    const bool attention = is_product(node.op);  // its operand `key` is a tensor
+    const auto* name = attention ? "random_key" : "key";
     next = std::max(next, node.get<int64_t>(name, -1) + 1);
   }
   return next;
@@ -299,7 +300,8 @@ std::string refusal(const Graph& graph, std::string_view weight) {
   if (named && input && graph.find_input(adapter_a(weight))) {
     return is_adapter(graph, adapter_a(weight))
                ? ""
-               : fmt::format("belongs to a module that has a parameter {} of its own", adapter_a(weight));
+               : fmt::format("belongs to a module that has a parameter {} of its own",
+                             adapter_a(weight));
   }
   const auto uses = uses_of(graph, readers_of(graph), weight);
   if (!uses.refused.empty() || named) return uses.refused;

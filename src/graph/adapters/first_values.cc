@@ -8,7 +8,9 @@ namespace perigee::graph {
 Graph with_first_values(Graph init, const Graph& adapted, const Adapters& adapters) {
   if (init.scopes.empty()) init.scopes = {{"", ""}};
   int64_t key = 0;
-  for (const auto& node : init.nodes) key = std::max(key, node.get<int64_t>("key", -1) + 1);
+  for (const auto& node : init.nodes) {
+    if (node.op == "perigee::random") key = std::max(key, node.get<int64_t>("key", -1) + 1);
+  }
   const auto add = [&](const std::string& name, std::string op,
                        std::vector<std::pair<std::string, Arg>> args) {
     const auto& type = adapted.type(adapted.find_input(name)->value);

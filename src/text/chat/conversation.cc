@@ -108,7 +108,8 @@ Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenize
 std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   std::set<int64_t> tokens;
   const ordered_json conversation = {
-      {"messages", {{{"role", "user"}, {"content", "?"}}, {{"role", "assistant"}, {"content", "!"}}}}};
+      {"messages",
+       {{{"role", "user"}, {"content", "?"}}, {{"role", "assistant"}, {"content", "!"}}}}};
   const auto text = chat.render(conversation, false).text;
   const auto end = end_of_content(chat, conversation, 1, text);
   auto tail = std::string_view(text).substr(std::min(end, text.size()));

@@ -17,7 +17,7 @@ namespace perigee::text {
 namespace {
 
 // A batch of lines that are encoded at the same time ends with the line that reaches a limit.
-constexpr size_t kLines = 1024;
+constexpr size_t kLines = 1U << 14;
 constexpr size_t kBytes = 4U << 20;
 
 constexpr size_t kPiece = 1U << 18;         // bytes that are read at once

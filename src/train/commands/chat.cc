@@ -59,8 +59,8 @@ class Chat {
   // Returns the tokens of the conversation up to the answer, without its oldest messages where
   // they leave no room for an answer.
   std::vector<int64_t> prompt() {
-    const auto room = generator_.context() - std::min(options_.sample.tokens,
-                                                      generator_.context() / 2);
+    const auto room = generator_.context() -
+                      std::min(options_.sample.tokens, generator_.context() / 2);
     const auto first = static_cast<Json::difference_type>(options_.system.empty() ? 0 : 1);
     bool cut = false;
     while (true) {

@@ -12,9 +12,9 @@ void sample_text(const Task& task, const SampleOptions& options,
   check(options.draw);
   auto prompts = options.prompts;
   if (prompts.empty()) prompts.emplace_back();
-  Generator generator(task, {.checkpoint = options.checkpoint,
-                             .slots = std::ssize(prompts),
-                             .context = options.context});
+  Generator generator(
+      task,
+      {.checkpoint = options.checkpoint, .slots = std::ssize(prompts), .context = options.context});
   if (!generator.uncached().empty()) {
     log::info("every token costs as much as the whole text, since the model {}",
               generator.uncached());

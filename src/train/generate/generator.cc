@@ -146,6 +146,9 @@ Generator::Impl::Impl(const Task& given, const GeneratorOptions& options)
   }
   if (!uncached.empty()) {
     extending = make_run(whole, nullptr);
+    // One document, where the data packs several into a sample.
+    const auto positions = extending.inputs.find("positions");
+    if (positions != extending.inputs.end()) positions->second.copy_(at::arange(context));
   } else {
     const CacheShape shape = {slots, context, windows_of(job())};
     extending = make_run(with_caches(std::move(extend), shape), nullptr);
@@ -193,8 +196,8 @@ void Generator::Impl::read_weights(const std::optional<checkpoint::Checkpoint>& 
     for (const auto& name : executor.names(kind)) {
       if (is_cache(name)) continue;
       targets.push_back(executor.tensor(kind, name));
-      wanted.push_back({name, exec::dtype_of(targets.back().scalar_type()),
-                        targets.back().sizes().vec()});
+      wanted.push_back(
+          {name, exec::dtype_of(targets.back().scalar_type()), targets.back().sizes().vec()});
       for (const auto& [other, first] : tied) {
         if (first == name) wanted.back().aliases.push_back(other);
       }
@@ -210,10 +213,10 @@ void Generator::Impl::read_weights(const std::optional<checkpoint::Checkpoint>& 
     return;
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
-    checkpoint::read_stored(*checkpoint,
-                            {wanted[i].name, wanted[i].dtype, wanted[i].shape,
-                             whole_ranges(wanted[i].shape)},
-                            targets[i]);
+    checkpoint::read_stored(
+        *checkpoint,
+        {wanted[i].name, wanted[i].dtype, wanted[i].shape, whole_ranges(wanted[i].shape)},
+        targets[i]);
   }
 }
 
@@ -256,8 +259,8 @@ at::Tensor Generator::fill(int64_t slot, std::span<const int64_t> text) {
   }
   auto& held = impl_->texts.at(static_cast<size_t>(slot));
   // The last token is computed again, for its logits.
-  const auto common = std::min<int64_t>(
-      std::ranges::mismatch(held, text).in1 - held.begin(), std::ssize(text) - 1);
+  const auto common = std::min<int64_t>(std::ranges::mismatch(held, text).in1 - held.begin(),
+                                        std::ssize(text) - 1);
   held.assign(text.begin(), text.end());
   if (!impl_->uncached.empty()) return impl_->whole_text(slot);
   auto& inputs = impl_->filling.inputs;
@@ -282,7 +285,8 @@ at::Tensor Generator::fill(int64_t slot, std::span<const int64_t> text) {
 at::Tensor Generator::extend(std::span<const std::optional<int64_t>> added) {
   auto& impl = *impl_;
   if (std::ssize(added) != impl.slots) {
-    fail("generate", "a token for each of {} slots is needed, but got {}", impl.slots, added.size());
+    fail("generate", "a token for each of {} slots is needed, but got {}", impl.slots,
+         added.size());
   }
   for (int64_t slot = 0; slot < impl.slots; ++slot) {
     auto& text = impl.texts[static_cast<size_t>(slot)];

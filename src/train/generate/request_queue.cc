@@ -65,8 +65,7 @@ void RequestQueue::start(size_t slot) {
   auto request = std::move(waiting_.front());
   waiting_.pop_front();
   const std::span<const int64_t> prompt = request.prompt;
-  const auto read = prompt.last(
-      std::min(prompt.size(), static_cast<size_t>(generator_.context())));
+  const auto read = prompt.last(std::min(prompt.size(), static_cast<size_t>(generator_.context())));
   const TokenDraw draws(request.draw);
   text::Reply reply(tokenizer_, prompt, request.stops);
   running_[slot] = std::make_unique<Running>(std::move(request), draws, std::move(reply));

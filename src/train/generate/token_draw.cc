@@ -34,9 +34,9 @@ int64_t TokenDraw::next(const at::Tensor& logits, std::span<const int64_t> text)
     const auto seen = std::get<0>(
         at::_unique(at::tensor(c10::ArrayRef<int64_t>(text.data(), text.size()), at::kLong)));
     const auto own = scores.index_select(0, seen);
-    scores = scores.index_copy(0, seen,
-                               at::where(own > 0, own / options_.repetition_penalty,
-                                         own * options_.repetition_penalty));
+    scores = scores.index_copy(
+        0, seen,
+        at::where(own > 0, own / options_.repetition_penalty, own * options_.repetition_penalty));
   }
   if (options_.temperature == 0) return scores.argmax().item<int64_t>();
   scores = scores / options_.temperature;

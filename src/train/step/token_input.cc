@@ -46,8 +46,7 @@ void require_document_inputs(const job::Job& job, const graph::Graph& graph) {
   if (job.data.pack != "documents" || graph.find_input("documents")) return;
   fail("data",
        "data.pack = \"documents\" packs documents into samples whose tokens must not attend to "
-       "those "
-       "of another, but the model has no input \"documents\": set data.pack = \"stream\" or "
+       "those of another, but the model has no input \"documents\": set data.pack = \"stream\" or "
        "\"none\"");
 }
 

@@ -81,17 +81,10 @@ Forward declared(Forward forward, const std::string& loss) {
   };
 }
 
-// Returns whether data.pack is "documents".
-template <class Data>
-bool packs_documents(const Data& data) {
-  if constexpr (requires { data.pack; }) return data.pack == "documents";
-  return false;
-}
-
 // Returns how the job's data fills the samples of a built-in model: its batch has `documents` and
 // `positions` where data.pack says so or where both are tensors of data.tensors.
 Packing packing_of(const job::Job& job) {
-  if (packs_documents(job.data)) return Packing::documents;
+  if (job.data.pack == "documents") return Packing::documents;
   if (!job.model.values.contains("vocab") || job.data.files.empty() || job.data.tensors.empty()) {
     return Packing::none;
   }
@@ -109,15 +102,15 @@ Packing packing_of(const job::Job& job) {
   return Packing::documents;
 }
 
-// Throws Error where the data packs documents that the model cannot tell apart. `inputs`: of the
+// Throws Error where the data packs documents that the model cannot distinguish. `inputs`: of the
 // model; empty where it reads its batch by name.
 void check_packing(const job::Job& job, const std::vector<std::string>& inputs) {
-  if (!packs_documents(job.data) || inputs.empty()) return;
+  if (job.data.pack != "documents" || inputs.empty()) return;
   for (const auto* field : {"documents", "positions"}) {
     if (std::ranges::find(inputs, field) != inputs.end()) continue;
     fail("model",
-         "data.pack = \"documents\" requires a model with the inputs documents and positions, but {} "
-         "(model.kind = \"{}\") has {}: use data.pack = \"stream\" or \"none\"",
+         "data.pack = \"documents\" requires a model with the inputs documents and positions, but "
+         "{} (model.kind = \"{}\") has {}: use data.pack = \"stream\" or \"none\"",
          job.model.text("file"), job.model.kind, fmt::join(inputs, ", "));
   }
 }

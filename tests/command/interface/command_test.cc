@@ -80,7 +80,8 @@ TEST_CASE("missing, surplus and repeated arguments are refused by name") {
   refused("train", "[command] JOB must be given, but is not; see perigee train --help");
   refused("export", "[command] CHECKPOINT must be given, but is not; see perigee export --help");
   refused("export runs/gpt",
-          "[command] exactly one of the options -o,--output,--hf must be given; see perigee export "
+          "[command] exactly one of the options -o,--output,--hf,--adapter must be given; see "
+          "perigee export "
           "--help");
   refused("new", "[command] DIR must be given, but is not; see perigee new --help");
   refused("schedule 1f1b --stages 2",

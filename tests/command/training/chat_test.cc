@@ -23,7 +23,8 @@ class ChatJob {
   ChatJob() {
     fs::copy("tests/train/hf/fixtures/llama", folder_ / "model");
     json vocab;
-    for (const char c : std::string("abcdefghijklmnopqrst")) vocab[std::string(1, c)] = vocab.size();
+    for (const char c : std::string("abcdefghijklmnopqrst"))
+      vocab[std::string(1, c)] = vocab.size();
     json added = json::array();
     for (const char* name : {"<u>", "<a>", "<s>", "</s>"}) {
       added.push_back({{"id", vocab.size()},
@@ -45,13 +46,13 @@ class ChatJob {
                       .dump());
     folder_.write("model/tokenizer_config.json",
                   json({{"chat_template", kTemplate}, {"eos_token", "</s>"}}).dump());
-    job_ = folder_.write("job.toml", "[model]\nkind = \"hf\"\nfolder = \"" + (folder_ / "model") +
-                                         "\"\n[data]\nsynthetic = true\nsequence = 24\ntokenizer = \"" +
-                                         (folder_ / "model/tokenizer.json") +
-                                         "\"\n[batch]\nglobal = 2\n[train]\nsteps = 1\nweights = \"" +
-                                         (folder_ / "model") + "\"\noutput = \"" +
-                                         (folder_ / "run") +
-                                         "\"\n[cluster]\ndevice = \"cpu\"\n");
+    job_ = folder_.write("job.toml",
+                         "[model]\nkind = \"hf\"\nfolder = \"" + (folder_ / "model") +
+                             "\"\n[data]\nsynthetic = true\nsequence = 24\ntokenizer = \"" +
+                             (folder_ / "model/tokenizer.json") +
+                             "\"\n[batch]\nglobal = 2\n[train]\nsteps = 1\nweights = \"" +
+                             (folder_ / "model") + "\"\noutput = \"" + (folder_ / "run") +
+                             "\"\n[cluster]\ndevice = \"cpu\"\n");
   }
 
   const std::string& file() const { return job_; }
@@ -93,8 +94,8 @@ TEST_CASE("chat answers each message after those before it, and /new begins agai
 
   // The same texts from sample.
   const auto sampled = [&](const std::string& prompt) {
-    const auto text = run({"sample", job.file(), "--prompt", prompt, "--tokens", "5",
-                           "--temperature", "0"});
+    const auto text = run(
+        {"sample", job.file(), "--prompt", prompt, "--tokens", "5", "--temperature", "0"});
     INFO(text.err);
     REQUIRE(text.status == 0);
     REQUIRE_THAT(text.out, Catch::StartsWith(prompt));

@@ -88,7 +88,7 @@ int64_t peak_memory(int64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("a job on mixed JSON lines stops and resumes bit-equal, on any number of ranks") {
+TEST_CASE("a job on mixed JSON lines stops and resumes bit-equal on any number of ranks") {
   check_same_everywhere(
       [](const TrainingJob& job) {
         job.folder().write("a.jsonl", documents(0, 100, "text"));
@@ -100,7 +100,7 @@ TEST_CASE("a job on mixed JSON lines stops and resumes bit-equal, on any number 
       "[[data.sources]]\nname = \"b\"\njsonl = \"b.jsonl.gz\"\ntemplate = \"{n}: {body}\"\n");
 }
 
-TEST_CASE("a job on conversations stops and resumes bit-equal, on any number of ranks") {
+TEST_CASE("a job on conversations stops and resumes bit-equal on any number of ranks") {
   check_same_everywhere(
       [](const TrainingJob& job) {
         job.folder().write("c.jsonl", conversations(40));

@@ -61,7 +61,7 @@ TEST_CASE(
   CHECK_THAT(other.err, Contains("ids of data.tokenizer must be below the rows of parameter") &&
                             Contains("= 256, but ") && Contains("jargon.model has 2048 ids"));
   CHECK_THAT(train("--set data.text=" + (folder / "texts.jsonl")).err,
-             Contains("texts.jsonl is JSON") && Contains("texts alone"));
+             Contains("texts.jsonl is JSON") && Contains("name it in data.jsonl"));
 }
 
 TEST_CASE("train ends with the commands that show its results, as they are typed") {

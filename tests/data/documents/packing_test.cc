@@ -206,3 +206,22 @@ TEST_CASE("the ids of lines are those of the tokenizer") {
   CHECK(error_of([&] { data::open_data(small); }) ==
         "[data] ids of data.tokenizer must be below model.vocab = 27, but " + path + " has 28 ids");
 }
+
+TEST_CASE("a compressed text has the tokens of the plain one") {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += char(i * i % 256);
+  const auto plain = folder.add("a.txt", text);
+  REQUIRE(std::system(("gzip -kf " + plain).c_str()) == 0);
+  const auto batch_of = [&](const std::string& name, const std::string& more) {
+    const auto job = document_job(
+        folder, "text = \"" + name + "\"\nsequence = 500\n" + kOrder + more, "[batch]\nglobal = 5");
+    return data::open_data(job).training->at(1, {0, 5});
+  };
+  for (const std::string more : {"", "end_of_text = \"\\n\"\n"}) {
+    const auto a = batch_of("a.txt", more), b = batch_of("a.txt.gz", more);
+    CHECK(list(a.at("tokens")) == ids(text.substr(0, 2500)));
+    CHECK(a.at("tokens").equal(b.at("tokens")));
+    CHECK(a.at("labels").equal(b.at("labels")));
+  }
+}

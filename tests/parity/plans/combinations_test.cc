@@ -100,9 +100,14 @@ class Draw {
       drawn.methods.insert(name);
       methods.push_back(fmt::format(R"(["{}", {}])", name, config));
     };
+    if (const auto config = lora_of(models()[model]);
+        !config.empty() && !shared && std::bernoulli_distribution(0.3)(adapters_)) {
+      use("lora", config);
+      lora = true;
+    }
     // Without this method a pipeline would choose the number of microbatches.
     use("gradient_accumulation", fmt::format(R"({{"microbatches": {}}})", microbatches));
-    if (microbatches == 1) drawn.methods.clear();
+    if (microbatches == 1) drawn.methods.erase("gradient_accumulation");
     static const char* const schedules[] = {"gpipe",      "1f1b",      "eager_1f1b", "interleaved",
                                             "looped_bfs", "zb1p",      "zb2p",       "zbv",
                                             "v_half",     "dualpipe_v"};
@@ -160,7 +165,9 @@ class Draw {
                                : R"({"optimizer": true, "prefetch": 0})");
     }
     if (coin(0.3)) {
-      const bool defers = pipe && !splits_backward(schedule) && !drawn.methods.contains("offload");
+      // The head has no gradient where adapters are trained.
+      const bool defers = pipe && !lora && !splits_backward(schedule) &&
+                          !drawn.methods.contains("offload");
       const auto more = fmt::format("{}{}{}", pipe ? R"(, "receives": true)" : "",
                                     defers ? R"(, "deferred_head": 2)" : "",
                                     experts && microbatches > 1 ? R"(, "experts": true)" : "");
@@ -198,13 +205,12 @@ class Draw {
           {"amp_native", R"({"dtype": "bf16"})"},
           {"half", R"({"dtype": "bf16"})"}};
       const auto& [name, config] = ways[number(3)];
-      use(name, config);
-      precision = ", " + methods.back();
-    }
-    if (const auto config = lora_of(models()[model]);
-        !config.empty() && !shared && std::bernoulli_distribution(0.3)(adapters_)) {
-      use("lora", config);
-      lora = true;
+      // Random adapters of this model magnify rounding: their gradients in float16 already differ
+      // from those in float32 by 10 %.
+      if (!lora || !drops || name == "fp8") {
+        use(name, config);
+        precision = ", " + methods.back();
+      }
     }
     std::shuffle(axes.begin(), axes.end(), random_);
     std::shuffle(methods.begin(), methods.end(), random_);

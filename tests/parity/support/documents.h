@@ -25,8 +25,8 @@ Packed packed(const std::string& keys, int64_t rows, std::vector<int64_t> length
 // labels that count.
 exec::Tensors apart(const Packed& model);
 
-// Returns "" if the packed graph of one microbatch gives `wanted` on these inputs, else the first
-// difference.
+// Returns the first difference between `wanted` and the results of the packed graph of one
+// microbatch on these inputs, or "".
 std::string compare_packed(const Packed& model, const exec::Tensors& inputs,
                            const exec::Tensors& wanted, double tolerance = 1e-10);
 

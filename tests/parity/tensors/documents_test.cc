@@ -18,13 +18,13 @@ using compile::Program;
 constexpr int64_t kRows = 4;
 
 const char* const kGptWithoutDropout =
-    "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
+    "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\npositions = 12\n";
 const char* const kGrouped =
     "kind = 'llama'\nlayers = 2\nwidth = 24\nheads = 6\nkv_heads = 2\nhidden = 40\nvocab = 11\n";
 // Every expert has places for all tokens: documents do not compete for them.
 const char* const kExpertsForAll =
-    "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\nexperts = 5\n"
-    "capacity = 0\nbalance = 0.0\n";
+    "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\nexperts = 4\n"
+    "capacity = 0\nbalance = 0.0\npositions = 12\n";
 
 std::string hf(const std::string& fixture) {
   return "kind = 'hf'\nfolder = 'tests/train/hf/fixtures/" + fixture + "'\n";
@@ -106,7 +106,7 @@ TEST_CASE("packed documents train as on one device under every parallelism of at
         2);
   check(kLlama, R"([["data", 2]])", R"(["fsdp", {}], ["checkpoint", ["blocks.*"]])");
   check(kLlama, R"([["data", 2]])", R"(["module_replace", {}])");
-  check(kMoe, R"([["expert", 2], ["data", 2]])", R"(["expert_parallel", {}])");
+  check(kExpertsForAll, R"([["expert", 2], ["data", 2]])", R"(["expert_parallel", {}])");
   // A window is a bias of the scores.
   for (const auto& method :
        {R"(["context_parallel", {}])", R"(["sequence_parallel", {"axis": "context"}])",

@@ -1,6 +1,4 @@
 // Text of models with a cache of keys and values, against transformers and against whole texts.
-#include "train/generate/generator.h"
-
 #include <map>
 
 #include "tests/train/hf/support.h"
@@ -66,7 +64,8 @@ TEST_CASE("greedy tokens with a cache are those of transformers' generate, in an
   }
 }
 
-TEST_CASE("logits with a cache equal those of the whole text, also after another text's beginning") {
+TEST_CASE(
+    "logits with a cache equal those of the whole text, also after another text's beginning") {
   const test::Folder folder;
   const auto task = task_of("mistral", folder);
   Generator generator(task, {.slots = 2});
@@ -101,7 +100,7 @@ TEST_CASE("a text beyond the context goes on after its last half") {
              .most = 30,
              .draw = {.temperature = 0},
              .done = [&](Finish finish, int64_t tokens) {
-               CHECK(finish == Finish::most);
+               CHECK((finish == Finish::most));
                drawn = tokens;
              }});
   queue.run();
@@ -142,14 +141,14 @@ TEST_CASE("requests end at a token, at a stop string, or when they are cancelled
     REQUIRE(ended);
     return std::pair(*ended, text);
   };
-  CHECK(run({.ends = {greedy[place]}}) == std::pair(Finish::ended, numbers(before)));
+  CHECK((run({.ends = {greedy[place]}}) == std::pair(Finish::ended, numbers(before))));
   const auto stop = fmt::format("{} ", greedy[place]);
   const auto stopped = run({.stops = {stop}});
-  CHECK(stopped.first == Finish::ended);
+  CHECK((stopped.first == Finish::ended));
   CHECK(numbers(greedy).starts_with(stopped.second));
   CHECK(stopped.second.find(stop) == std::string::npos);
-  CHECK(run({}) == std::pair(Finish::most, numbers(greedy)));
-  CHECK(run({.take = [](std::string_view) { return false; }}).first == Finish::cancelled);
+  CHECK((run({}) == std::pair(Finish::most, numbers(greedy))));
+  CHECK((run({.take = [](std::string_view) { return false; }}).first == Finish::cancelled));
 }
 
 TEST_CASE("requests that cannot run are refused") {

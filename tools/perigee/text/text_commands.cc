@@ -5,10 +5,10 @@
 #include <iostream>
 #include <memory>
 
-#include "base/text/utf8.h"
 #include "../command.h"
 #include "../host.h"
 #include "../task.h"
+#include "base/text/utf8.h"
 
 namespace perigee::command {
 namespace {
@@ -61,10 +61,11 @@ void add_sample(CLI::App& app, Action& action) {
     train::SampleOptions sample;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = add_command(app, "sample", "generate text from a checkpoint",
-                          {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
-                           "perigee sample job.toml --temperature 0.7 --top-k 40",
-                           "perigee sample job.toml --prompt \"One\" --prompt \"Two\" --top-p 0.9"});
+  auto* sub = add_command(
+      app, "sample", "generate text from a checkpoint",
+      {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
+       "perigee sample job.toml --temperature 0.7 --top-k 40",
+       "perigee sample job.toml --prompt \"One\" --prompt \"Two\" --top-p 0.9"});
   add_model_options(*sub, options->job, options->sample);
   sub->add_option("--prompt", options->sample.prompts,
                   "what the text begins with; several are completed side by side")
@@ -76,8 +77,7 @@ void add_sample(CLI::App& app, Action& action) {
     action = [options] {
       const auto task = make_task(options->job, std::nullopt);
       Output output;
-      torch_host().sample(task, options->sample,
-                          [&](std::string_view text) { output.add(text); });
+      torch_host().sample(task, options->sample, [&](std::string_view text) { output.add(text); });
       output.end();
       return 0;
     };
@@ -94,8 +94,7 @@ void add_chat(CLI::App& app, Action& action) {
       app, "chat", "talk to a model: a message on each line of standard input; /new begins again",
       {"perigee chat job.toml", "perigee chat job.toml --system \"Answer in one sentence.\""});
   add_model_options(*sub, options->job, options->chat.sample);
-  sub->add_option("--tokens", options->chat.sample.tokens,
-                  "most tokens of an answer; default 256")
+  sub->add_option("--tokens", options->chat.sample.tokens, "most tokens of an answer; default 256")
       ->check(positive());
   sub->add_option("--system", options->chat.system, "a system message before the conversation");
   sub->add_option("--template", options->chat.template_file,
