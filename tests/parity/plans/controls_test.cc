@@ -5,6 +5,7 @@
 #include <atomic>
 #include <set>
 
+#include "tests/parity/support/adapters.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/copies.h"
 #include "tests/parity/support/ranks.h"
@@ -90,6 +91,8 @@ const std::vector<Row>& rows() {
       {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo, kLlama, "", true},
       {"amp_native", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
       {"half", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
+      {"lora", R"({"match": ["qkv", "up", "down"], "rank": 3, "dropout": 0.2})", R"(["tensor", 2])",
+       kGpt, R"(, ["tensor_parallel", {}])"},
       {"local_sgd", R"({"every": 2})", kTwo, kLlama},
   };
   return rows;
@@ -210,8 +213,9 @@ TEST_CASE("an omitted, scaled or repeated instruction is detected under every me
         method);
     const int64_t copies = row.method == "local_sgd" ? 2 : 1;
     torch::manual_seed(5);
-    const auto given = built_in(row.model, kRows, kMicrobatches * copies,
-                                row.low ? "float32" : "float64");
+    auto given = built_in(row.model, kRows, kMicrobatches * copies,
+                          row.low ? "float32" : "float64");
+    if (row.method == "lora") given = with_adapters(given, row.config);
     const auto one = train_copies(given, {copies, kMicrobatches, kRows, row.changes ? method : ""},
                                   {.every = 2}, kSpec, 2);
     const auto plan = plan_of(given, strategy, kRows);

@@ -59,6 +59,7 @@ const std::vector<Row>& rows() {
       {"expert_parallel", "{}", R"(["expert", 2])", kExperts},
       {"module_replace", R"(["swiglu"])", kTwo, kLlama},
       {"module_replace", R"(["rotary"])", kTwo, kLlama},
+      {"lora", R"({"match": ["qkv", "down"]})", kTwo},
       {"fp8", "{}", kTwo},
       {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo},
       {"fp8", R"({"fp8_interval": 4})", kTwo},
@@ -95,7 +96,10 @@ Captured captured(const std::string& model, const std::string& strategy,
     const methods::PlanRequest request{.graph = &given.graph, .global_batch = kRows};
     auto plan = plan_of(given, strategy, kRows);
     const auto wanted = kRows / methods::graph_batch(plan, request);
-    if (wanted == pieces) return {std::move(given), std::move(plan)};
+    if (wanted == pieces) {
+      if (plan.adapters) given.graph = graph::adapt(std::move(given.graph), *plan.adapters);
+      return {std::move(given), std::move(plan)};
+    }
     pieces = wanted;
   }
 }
