@@ -50,7 +50,7 @@ std::string lora_of(const std::string& model) {
                        is("dropout") ? R"(, "dropout": 0.2)" : "");
   }
   if (is("llama")) return R"({"match": ["q", "v", "attn.out", "down"], "rank": 3})";
-  if (is("moe")) return R"({"match": "attn.out", "rank": 3, "trained": "head.**"})";
+  if (is("moe")) return R"({"match": "attn.out", "rank": 3, "trained": "norm.*"})";
   return is("mlp") ? R"({"match": "blocks.*", "rank": 3, "rslora": true})" : "";
 }
 
@@ -101,7 +101,9 @@ class Draw {
       methods.push_back(fmt::format(R"(["{}", {}])", name, config));
     };
     if (const auto config = lora_of(models()[model]);
-        !config.empty() && !shared && std::bernoulli_distribution(0.3)(adapters_)) {
+        !config.empty() && !shared &&
+        std::bernoulli_distribution(models()[model].find("moe") == std::string::npos ? 0.3 : 0.7)(
+            adapters_)) {
       use("lora", config);
       lora = true;
     }
