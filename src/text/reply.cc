@@ -1,12 +1,26 @@
 #include "text/reply.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/text/utf8.h"
 
 namespace perigee::text {
 namespace {
 
 constexpr size_t kBefore = 8;   // tokens that decide whether a text begins with a space
 constexpr size_t kLongest = 4;  // bytes of a character, hence tokens that can make one
+
+// Returns whether the text ends within a character. A tokenizer decodes a part of one to U+FFFD, or
+// to its bytes.
+bool ends_within_character(std::string_view text) {
+  if (text.ends_with("\xef\xbf\xbd")) return true;
+  for (size_t size = 1; size < kLongest && size <= text.size(); ++size) {
+    const auto front = utf8_front(text.substr(text.size() - size));
+    if (front.bytes == size && !front.whole) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -29,7 +43,7 @@ std::string Reply::end() { return stopped_ ? "" : certain(true); }
 std::string Reply::certain(bool last) {
   const auto known = tokenizer_.decode({tokens_.begin(), tokens_.begin() + int64_t(decoded_)});
   const auto all = tokenizer_.decode(tokens_);
-  const bool partial = all.ends_with("\xef\xbf\xbd") && tokens_.size() - decoded_ < kLongest;
+  const bool partial = ends_within_character(all) && tokens_.size() - decoded_ < kLongest;
   if (last || !partial) {
     if (all.size() > known.size()) held_ += all.substr(known.size());
     // The tokens of this text are the context of the next.

@@ -28,8 +28,10 @@ def main():
             experts_implementation="eager").eval()
         rows = []
         for prompt in PROMPTS:
-            out = model.generate(torch.tensor([prompt]), do_sample=False, max_length=16,
-                                 eos_token_id=None, pad_token_id=0)
+            tokens = torch.tensor([prompt])
+            # Without a mask, tokens that equal pad_token_id would be hidden.
+            out = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
+                                 max_length=16, eos_token_id=None, pad_token_id=0)
             rows.append({"prompt": prompt, "greedy": out[0, len(prompt):].tolist()})
         found[name] = rows
     lines = ",\n".join(f' "{name}": {json.dumps(rows)}' for name, rows in found.items())
