@@ -14,8 +14,11 @@
 
 #include "tools/bench/command.h"
 #include "tools/bench/jobs.h"
+#include "tools/bench/median.h"
 
 namespace {
+
+using perigee::bench::median;
 
 using nlohmann::json;
 
@@ -32,11 +35,6 @@ vocab = 1200
 synthetic = true
 sequence = 64
 )";
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());

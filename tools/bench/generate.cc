@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "tools/bench/command.h"
+#include "tools/bench/median.h"
 #include "train/generate/generator.h"
 
 namespace {
+
+using perigee::bench::median;
 
 using perigee::train::Generator;
 
@@ -31,11 +34,6 @@ vocab = 8192
 synthetic = true
 sequence = 1088
 )";
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 double seconds(const std::function<void()>& f) {
   const auto begin = std::chrono::steady_clock::now();

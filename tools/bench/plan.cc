@@ -16,6 +16,7 @@
 #include "cost/cluster.h"
 #include "exec/tensor.h"
 #include "search/search.h"
+#include "tools/bench/median.h"
 #include "train/plan/make_plan.h"
 #include "train/step/step_spec.h"
 
@@ -23,13 +24,10 @@ using namespace perigee;
 
 namespace {
 
+using bench::median;
+
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 constexpr const char* kJob = R"([model]

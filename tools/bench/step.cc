@@ -27,8 +27,11 @@
 #include "exec/cuda.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
+#include "tools/bench/median.h"
 
 namespace {
+
+using perigee::bench::median;
 
 namespace nn = torch::nn;
 using perigee::compile::Binding;
@@ -203,11 +206,6 @@ double milliseconds(const std::function<void()>& run) {
   run();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
       .count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 // Returns the peak of allocated bytes during `run`, less `base`.

@@ -16,6 +16,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights/form.h"
 #include "checkpoint/weights/merge.h"
+#include "checkpoint/weights/name_list.h"
 #include "checkpoint/weights/new_folder.h"
 #include "exec/tensor.h"
 
@@ -78,18 +79,6 @@ std::map<std::string, Place> places_of(const graph::Adapters& adapters,
 std::string module_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 std::string last_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-
-// Returns the first five names, each with the nearest of the others where one is near.
-std::string listed(const std::vector<std::string>& names, const std::vector<std::string>& others) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) {
-    const auto near = nearest(names[i], others);
-    parts.push_back(names[i] + (near.empty() ? "" : fmt::format(" (nearest: {})", near)));
-  }
-  const auto more = names.size() - parts.size();
-  return fmt::format("{}{}", fmt::join(parts, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
-}
 
 json read_config(const std::string& folder) {
   const auto path = (fs::path(folder) / kConfig).string();

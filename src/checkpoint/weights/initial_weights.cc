@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "checkpoint/weights/form.h"
+#include "checkpoint/weights/name_list.h"
 #include "exec/tensor.h"
 
 namespace perigee::checkpoint {
@@ -17,18 +18,6 @@ using hf::Form;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-// Returns the first five names, each with the nearest of the others where one is near.
-std::string listed(const std::vector<std::string>& names, const std::vector<std::string>& others) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) {
-    const auto near = nearest(names[i], others);
-    parts.push_back(names[i] + (near.empty() ? "" : fmt::format(" (nearest: {})", near)));
-  }
-  const auto more = names.size() - parts.size();
-  return fmt::format("{}{}", fmt::join(parts, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 // Returns the names under which the model's tensor is stored.
