@@ -123,6 +123,15 @@ Generator::Impl::Impl(const Task& given, const GeneratorOptions& options)
       slots(options.slots),
       context(job().data.sequence),
       texts(static_cast<size_t>(options.slots)) {
+  if (const auto& values = job().model.values; values.contains("positions")) {
+    const auto positions = job().model.integer("positions");
+    if (context > positions) {
+      fail("generate",
+           "the context is at most the number of the model's positions (model.positions = {}), but "
+           "got {}",
+           positions, context);
+    }
+  }
   auto source = open_model(task);
   std::optional<checkpoint::Checkpoint> checkpoint;
   if (const auto path = checkpoint_of(job(), options.checkpoint); !path.empty()) {

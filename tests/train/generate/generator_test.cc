@@ -165,6 +165,12 @@ TEST_CASE("requests that cannot run are refused") {
                     Contains("1 to 16 tokens (the model's context), but got 17"));
   // A model of more tokens than it has positions.
   CHECK_THROWS_WITH(Generator(task_of("gpt2", folder), {.context = 17}), Contains("n_positions"));
+  Task gpt;
+  gpt.job = Job::parse(
+      "[model]\nkind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 24\n"
+      "[data]\nsynthetic = true\nsequence = 16\n",
+      "gpt.toml");
+  CHECK_THROWS_WITH(Generator(gpt, {.context = 17}), Contains("model.positions = 16), but got 17"));
 }
 
 }  // namespace
