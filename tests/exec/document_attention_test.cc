@@ -5,6 +5,7 @@
 #include "exec/memory/dry_run.h"
 #include "exec/reference/reference.h"
 #include "exec/tensor.h"
+#include "tests/exec/close.h"
 #include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
 
@@ -25,16 +26,6 @@ at::Tensor numbers(std::vector<int64_t> lengths) {
   for (size_t d = 0; d < lengths.size(); ++d) all.insert(all.end(), lengths[d], int64_t(d) * 3);
   const auto one = at::tensor(all, at::kLong);
   return at::stack({one, one.flip(0)});
-}
-
-void require_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
-                   double tolerance) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    INFO("result " << i);
-    REQUIRE(a[i].scalar_type() == b[i].scalar_type());
-    REQUIRE(a[i].sizes() == b[i].sizes());
-    REQUIRE(at::allclose(a[i].to(at::kDouble), b[i].to(at::kDouble), tolerance, tolerance));
-  }
 }
 
 struct Case {

@@ -4,6 +4,7 @@
 
 #include "exec/reference/reference.h"
 #include "exec/tensor.h"
+#include "tests/exec/close.h"
 #include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
 
@@ -18,16 +19,6 @@ std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> both(
     const std::vector<graph::TensorType>& types, const Draw& draw = {}) {
   return {call(cpu_kernel, name, tensors, args, types, draw),
           call(reference_kernel, name, tensors, args, types, draw)};
-}
-
-void require_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
-                   double tolerance) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    INFO("result " << i);
-    REQUIRE(a[i].scalar_type() == b[i].scalar_type());
-    REQUIRE(a[i].sizes() == b[i].sizes());
-    REQUIRE(at::allclose(a[i].to(at::kDouble), b[i].to(at::kDouble), tolerance, tolerance));
-  }
 }
 
 double tolerance(at::ScalarType type) {

@@ -180,7 +180,7 @@ void export_folder(const Checkpoint& checkpoint, const job::ModelConfig& model,
 
 namespace {
 
-// Returns a table of a job as text, with its title; "": there is none.
+// Returns a table of a job as text, with its title, or "" where the job lacks it.
 std::string table_of(const std::string& job, const std::string& title) {
   const auto begin = job.find("\n[" + title + "]");
   if (begin == std::string::npos) return "";

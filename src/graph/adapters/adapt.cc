@@ -76,7 +76,7 @@ class Editor {
       const auto* gradient = graph_.find_output(Output::Kind::gradient, name);
       if (!trains_ || (input && gradient && gradient->value.defined())) continue;
       fail("adapters", "a parameter that is trained has a gradient, but {} {}", name,
-           input ? "has none" : "is none of the model");
+           input ? "has none" : "is not a parameter of the model");
     }
   }
 

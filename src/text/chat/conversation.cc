@@ -118,8 +118,8 @@ std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenize
   if (mark != tail.npos) tail.remove_prefix(mark);
   const auto after = tokenizer.encode_rest(tail);
   if (!after.empty()) tokens.insert(after.front());
-  const auto eos = tokenizer.encode_rest(chat.special_token("eos_token"));
-  if (eos.size() == 1) tokens.insert(eos.front());
+  const auto eos = tokenizer.token_id(chat.special_token("eos_token"));
+  if (eos >= 0) tokens.insert(eos);
   return tokens;
 }
 

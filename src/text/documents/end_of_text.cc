@@ -11,7 +11,8 @@
 namespace perigee::text {
 namespace {
 
-// Returns a token of tokenizer_config.json in the folder of the tokenizer's file; "": there is none.
+// Returns the token that a key of tokenizer_config.json names, in the folder of the tokenizer's
+// file, or "" where it names no token.
 std::string configured(const std::string& file, const char* key) {
   const auto path = (std::filesystem::path(file).parent_path() / "tokenizer_config.json").string();
   std::error_code ignored;
@@ -45,7 +46,7 @@ int64_t end_of_text(const Tokenizer& tokenizer, const std::string& file, const s
                                 : tokenizer.token_id(token);
   if (id >= 0) return id;
   if (!token.empty()) {
-    fail("data", "{} must be a token of {}, but \"{}\" is none",
+    fail("data", "{} must be a token of {}, but the tokenizer lacks \"{}\"",
          given.empty() ? "eos_token of tokenizer_config.json" : "data.end_of_text", file, token);
   }
   fail("data",

@@ -88,7 +88,7 @@ std::string message_of(const Error& error) {
 
 struct Encoded {
   Document document;
-  std::string refused;  // why there is none
+  std::string refused;  // why the line has no document; "": it has one
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/fail.h"
+#include "train/step/token_input.h"
 
 namespace perigee::train {
 
@@ -20,23 +21,13 @@ namespace {
 constexpr const char* kAttention = "perigee::attention";
 constexpr std::string_view kCache = "cache.";
 
-bool reads(const Graph& graph, std::string_view name) {
-  const auto* input = graph.find_input(name);
-  if (!input || input->kind != Input::Kind::data) return false;
-  bool found = false;
-  for (const auto& node : graph.nodes) {
-    node.each_operand([&](const ValueId& operand) { found = found || operand == input->value; });
-  }
-  return found;
-}
-
 }  // namespace
 
 bool is_cache(std::string_view buffer) { return buffer.starts_with(kCache); }
 
 std::string obstacle_to_caches(const Graph& graph) {
   for (const char* name : {"tokens", "positions"}) {
-    if (!reads(graph, name)) return fmt::format("does not read the input \"{}\"", name);
+    if (!reads_input(graph, name)) return fmt::format("does not read the input \"{}\"", name);
   }
   if (!graph.find_output(Output::Kind::result, "logits")) return "has no result \"logits\"";
   bool attends = false;

@@ -54,8 +54,8 @@ Batch example_of(int64_t texts, int64_t tokens) {
   return batch;
 }
 
-// Returns the checkpoint that a user means by `given`, or by nothing; "": there is none, and the job
-// names files of weights.
+// Returns the checkpoint at `given`, a run or a checkpoint; "": the newest of the job's run. Returns
+// "" where that run has no checkpoint and the job names files of weights.
 std::string checkpoint_of(const job::Job& job, const std::string& given) {
   const auto& run = checkpoint_run(job);
   const bool files = given.empty() && !job.train.weights.empty() &&

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
@@ -42,12 +43,23 @@ data::IdLimit id_limit(const graph::Graph& graph) {
   return limit;
 }
 
+bool reads_input(const graph::Graph& graph, std::string_view name) {
+  const auto* input = graph.find_input(name);
+  if (!input || input->kind != graph::Input::Kind::data) return false;
+  return std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
+    bool reads = false;
+    node.each_operand([&](graph::ValueId operand) { reads = reads || operand == input->value; });
+    return reads;
+  });
+}
+
 void require_document_inputs(const job::Job& job, const graph::Graph& graph) {
-  if (job.data.pack != "documents" || graph.find_input("documents")) return;
+  if (job.data.pack != "documents" || reads_input(graph, "documents")) return;
   fail("data",
        "data.pack = \"documents\" packs documents into samples whose tokens must not attend to "
-       "those of another, but the model has no input \"documents\": set data.pack = \"stream\" or "
-       "\"none\"");
+       "those of another, but the model (model.kind = \"{}\") does not read the input "
+       "\"documents\": set data.pack = \"stream\" or \"none\"",
+       job.model.kind);
 }
 
 }  // namespace perigee::train

@@ -1,6 +1,8 @@
 // The model's inputs of a language model: "tokens", and those of packed documents.
 #pragma once
 
+#include <string_view>
+
 #include "data/data.h"
 #include "graph/graph.h"
 
@@ -13,8 +15,11 @@ int64_t tokens_of_sample(const graph::Graph& graph);
 // index none.
 data::IdLimit id_limit(const graph::Graph& graph);
 
+// Returns whether an op of the graph reads this data input.
+bool reads_input(const graph::Graph& graph, std::string_view name);
+
 // Throws Error where the job packs documents into samples (data.pack = "documents") and the model
-// would mix them: it has no input "documents".
+// would mix them: it does not read the input "documents".
 void require_document_inputs(const job::Job& job, const graph::Graph& graph);
 
 }  // namespace perigee::train

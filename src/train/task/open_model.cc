@@ -102,19 +102,6 @@ Packing packing_of(const job::Job& job) {
   return Packing::documents;
 }
 
-// Throws Error where the data packs documents that the model cannot distinguish. `inputs`: of the
-// model; empty where it reads its batch by name.
-void check_packing(const job::Job& job, const std::vector<std::string>& inputs) {
-  if (job.data.pack != "documents" || inputs.empty()) return;
-  for (const auto* field : {"documents", "positions"}) {
-    if (std::ranges::find(inputs, field) != inputs.end()) continue;
-    fail("model",
-         "data.pack = \"documents\" requires a model with the inputs documents and positions, but "
-         "{} (model.kind = \"{}\") has {}: use data.pack = \"stream\" or \"none\"",
-         job.model.text("file"), job.model.kind, fmt::join(inputs, ", "));
-  }
-}
-
 // Returns the model wrapped as model.unpack and model.around say.
 std::shared_ptr<const ModelSource> make_source(const Task& task, const Model& model,
                                                const Batch& example,
@@ -213,7 +200,6 @@ job::Job completed(const Task& task) {
 std::shared_ptr<const ModelSource> open_model(const Task& task) {
   const auto& job = task.job;
   if (const auto model = load_file(job)) {
-    check_packing(job, model->inputs);
     auto data = data::open_data(job);
     return make_source(task, *model, data.training->at(0, {0, 1}), data.fields);
   }
@@ -222,11 +208,6 @@ std::shared_ptr<const ModelSource> open_model(const Task& task) {
                    : make_model(job.model, job.data.sequence, packing_of(job));
   Batch example;
   std::vector<std::string> fields;
-  if (lua) {
-    std::vector<std::string> inputs;
-    for (const auto& field : built.batch) inputs.push_back(field.name);
-    check_packing(job, inputs);
-  }
   const bool by_order = job.model.unpack == "sequence";
   const bool described = !built.batch.empty() && !(by_order && !job.data.tensors.empty());
   if (!described || by_order) {

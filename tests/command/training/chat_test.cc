@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/command/support.h"
+#include "tests/support/letters_tokenizer.h"
 
 using namespace perigee::test;
 using Catch::Matchers::Contains;
@@ -22,28 +23,8 @@ class ChatJob {
  public:
   ChatJob() {
     fs::copy("tests/train/hf/fixtures/llama", folder_ / "model");
-    json vocab;
-    for (const char c : std::string("abcdefghijklmnopqrst"))
-      vocab[std::string(1, c)] = vocab.size();
-    json added = json::array();
-    for (const char* name : {"<u>", "<a>", "<s>", "</s>"}) {
-      added.push_back({{"id", vocab.size()},
-                       {"content", name},
-                       {"special", true},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false}});
-      vocab[name] = vocab.size();
-    }
     folder_.write("model/tokenizer.json",
-                  json({{"version", "1.0"},
-                        {"added_tokens", added},
-                        {"normalizer", nullptr},
-                        {"pre_tokenizer", nullptr},
-                        {"decoder", {{"type", "Fuse"}}},
-                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}})
-                      .dump());
+                  letters_tokenizer("abcdefghijklmnopqrst", {"<u>", "<a>", "<s>", "</s>"}));
     folder_.write("model/tokenizer_config.json",
                   json({{"chat_template", kTemplate}, {"eos_token", "</s>"}}).dump());
     job_ = folder_.write("job.toml",

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/command/job.h"
+#include "tests/support/letters_tokenizer.h"
 
 using namespace perigee::test;
 using Catch::Contains;
@@ -203,18 +204,8 @@ TEST_CASE("1 GiB of JSON lines is trained on within 1 GiB of memory", "[.long]")
 
 TEST_CASE("an exported BERT learns hidden tokens") {
   const DocumentJob job("");
-  json vocab;
-  for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = vocab.size();
-  const json tokenizer = {
-      {"version", "1.0"},
-      {"added_tokens",
-       {{{"id", 26}, {"content", "[SEP]"}, {"special", true}},
-        {{"id", 27}, {"content", "[MASK]"}, {"special", true}}}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", nullptr},
-      {"decoder", nullptr},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
-  job.folder().write("tokenizer.json", tokenizer.dump());
+  job.folder().write("tokenizer.json",
+                     letters_tokenizer("abcdefghijklmnopqrstuvwxyz", {"[SEP]", "[MASK]"}));
   job.folder().write("a.jsonl", documents(0, 100, "text"));
   const auto model =
       std::filesystem::absolute("tests/capture/exported/fixtures/language/bert.pt2").string();

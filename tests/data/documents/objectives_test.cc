@@ -5,6 +5,7 @@
 #include "data/documents/masking.h"
 #include "data/files_record.h"
 #include "tests/data/documents/support.h"
+#include "tests/support/letters_tokenizer.h"
 #include "text/tokenizer.h"
 
 using namespace perigee;
@@ -51,18 +52,8 @@ TEST_CASE("15 % of the tokens are hidden: 80 % by the mask, 10 % by others, 10 %
 
 TEST_CASE("a masked job hides tokens of its samples and learns these") {
   const Folder folder;
-  nlohmann::ordered_json vocab;
-  for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = vocab.size();
-  const nlohmann::ordered_json file = {
-      {"version", "1.0"},
-      {"added_tokens",
-       {{{"id", 26}, {"content", "[SEP]"}, {"special", true}},
-        {{"id", 27}, {"content", "[MASK]"}, {"special", true}}}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", nullptr},
-      {"decoder", nullptr},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::ordered_json::array()}}}};
-  folder.add("tokenizer.json", file.dump());
+  folder.add("tokenizer.json",
+             test::letters_tokenizer("abcdefghijklmnopqrstuvwxyz", {"[SEP]", "[MASK]"}));
   std::string lines;
   for (int i = 0; i < 100; ++i) lines += "{\"text\": \"thequickbrownfox\"}\n";
   folder.add("a.jsonl", lines);
