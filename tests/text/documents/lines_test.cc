@@ -110,11 +110,11 @@ TEST_CASE("the end of a text is that of the tokenizer's folder, or a token that 
   CHECK(end(other, "<end>") == 1);
   CHECK_THAT(
       error_of([&] { end(other, "<none>"); }),
-      Catch::Contains("data.end_of_text must be a token of " + other + ", but \"<none>\" is none"));
+      Catch::Contains("data.end_of_text must be a token of " + other + ", but the tokenizer lacks \"<none>\""));
   folder.add("tokenizer_config.json", R"({"eos_token": {"content": "<end>"}})");
   CHECK(end(other) == 1);
   folder.add("tokenizer_config.json", R"({"eos_token": "<gone>"})");
-  CHECK_THAT(error_of([&] { end(other); }), Catch::Contains("\"<gone>\" is none"));
+  CHECK_THAT(error_of([&] { end(other); }), Catch::Contains("the tokenizer lacks \"<gone>\""));
   CHECK(end("bytes") == 0);
   CHECK(end("bytes", "\n") == 10);
   CHECK_THAT(error_of([&] { text::mask_token(*text::make_tokenizer(other), other); }),
