@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "graph/linear.h"
 #include "graph/ops.h"
 #include "plan/units.h"
 
@@ -74,6 +75,16 @@ bool result_stays_wide(std::string_view op, size_t result) {
   if (result == 0) return false;
   return is_batch_norm(op) || op == "perigee::attention" || op == "perigee::rms_norm" ||
          op == "perigee::cross_entropy";
+}
+
+// Returns whether the op computes in float32 and reads an operand in any type, which its gradient
+// has, too: casts would change no number, but take memory for all logits in float32. Weights of
+// classes have the type of the logits.
+bool reads_as_is(const Node& node, std::string_view argument, DType compute) {
+  const bool entropy = node.op == "perigee::cross_entropy" ||
+                       node.op == "perigee::cross_entropy_backward";
+  return entropy && argument == "logits" && compute == DType::float32 &&
+         !node.get<ValueId>("weight", {}).defined();
 }
 
 ValueId only_operand(const Node& node) {
@@ -197,6 +208,9 @@ class Autocast {
     if (has(precision_.allow, node.op)) return Rounding::low;
     if (has(precision_.deny, node.op)) return Rounding::full;
     if (has(precision_.promote, node.op)) return Rounding::widest;
+    // A linear layer is one op of LibTorch's list: its bias is added in the type of the product.
+    if (graph::adds_bias(graph_, node))
+      return seen(node.get<ValueId>("self", {})) == low_ ? Rounding::low : Rounding::follow;
     return plan::built_in_rounding(node.op, precision_.parameters);
   }
 
@@ -259,7 +273,7 @@ class Autocast {
       const auto v = source.outputs[r];
       if (!v.defined() || !compute) continue;
       auto& dtype = result_.values[v.index].type.dtype;
-      if (is_castable(dtype) && !result_stays_wide(source.op, r)) dtype = *compute;
+      if (is_castable(dtype) && !result_stays_wide(source.op, r)) dtype = result_type(n, *compute);
     }
     if (precision_.parameters != Parameters::as_captured && plan::is_norm(source.op) &&
         *compute == DType::float32 && source.outputs[0].defined()) {
@@ -270,13 +284,21 @@ class Autocast {
     }
   }
 
+  // Returns the type of results of the node, which computes in `compute`.
+  DType result_type(size_t n, DType compute) const {
+    const auto& node = graph_.nodes[n];
+    const bool entropy = node.op == "perigee::cross_entropy_backward";
+    return entropy && reads_as_is(node, "logits", compute) ? type(node.get<ValueId>("logits", {}))
+                                                           : compute;
+  }
+
   void cast_operands(Node& node, DType compute) {
     const Node here = node;
     bool tensors = false;
     here.each_operand([&](ValueId v) { tensors |= !graph_.type(v).shape.empty(); });
     const bool leaves_scalars = tensors && graph::is_pointwise(node.op);
     const auto operand = [&](const std::string& argument, ValueId& v) {
-      if (!v.defined() || !is_castable(type(v))) return;
+      if (!v.defined() || !is_castable(type(v)) || reads_as_is(node, argument, compute)) return;
       if (stays_wide(node.op, argument)) {
         v = cast(v, DType::float32, here);
       } else if (!leaves_scalars || !graph_.type(v).shape.empty()) {
