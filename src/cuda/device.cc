@@ -65,6 +65,7 @@ class GpuDevice : public CudaDevice {
                           options.deterministic ? " deterministic" : "")),
         place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
+        capability_(10 * gpu.major + gpu.minor),
         stream_(options.index, Stream::Priority::low),
         staging_(options.index),
         clock_(options.index) {
@@ -82,8 +83,10 @@ class GpuDevice : public CudaDevice {
   const Clock& clock() const override { return clock_; }
 
   exec::Kernel kernel(const exec::Op& op) override {
-    auto kernel = cuda_kernel(op,
-                              {.place = place_, .fault = fault_, .deterministic = deterministic_});
+    auto kernel = cuda_kernel(op, {.place = place_,
+                                   .fault = fault_,
+                                   .deterministic = deterministic_,
+                                   .capability = capability_});
     if (deterministic_) kernel = exec::deterministic_only(std::move(kernel), op.name);
     return with_remedies(std::move(kernel), index(), [index = index(), frames = frames_] {
       return frames->now + cached_memory(index);
@@ -186,6 +189,7 @@ class GpuDevice : public CudaDevice {
   std::string kind_;
   at::Device place_;
   bool deterministic_;
+  int capability_;
   Stream stream_;
   Fault* fault_ = nullptr;
   std::shared_ptr<FrameCount> frames_ = std::make_shared<FrameCount>();

@@ -16,6 +16,7 @@ using Path = AttentionPath;
 struct Attention {
   int query, key, value, bias, documents;
   bool causal, deterministic, on_gpu;
+  int capability;
   double scale;
 
   Attention(const Arguments& a, const OpContext& context)
@@ -27,6 +28,7 @@ struct Attention {
         causal(a.flag("causal", false)),
         deterministic(context.deterministic),
         on_gpu(context.place.is_cuda()),
+        capability(context.capability),
         scale(a.number("scale")) {}
 
   Path path(Operands in) const {
@@ -41,6 +43,7 @@ struct Attention {
                            .causal = causal,
                            .bias = bias >= 0,
                            .documents = documents >= 0,
+                           .capability = capability,
                            .deterministic = deterministic});
   }
 
@@ -76,6 +79,11 @@ Kernel attention(const Arguments& a, const OpContext& context) {
                                                             flash.scale);
       out[0] = std::get<0>(result);
       logsumexp = std::get<1>(result);
+    } else if (path == Path::cudnn) {
+      auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, {}, true, 0.0, flash.causal,
+                                                            false, flash.scale);
+      out[0] = std::get<0>(result);
+      logsumexp = std::get<1>(result).squeeze(3);
     } else {
       auto result = at::_scaled_dot_product_efficient_attention(q, k, v, {}, true, 0.0,
                                                                 flash.causal, flash.scale);
@@ -99,8 +107,14 @@ Kernel attention_backward(const Arguments& a, const OpContext& context) {
     const auto g = Attention::rows(in[grad]), o = Attention::rows(in[output]);
     const auto logsumexp = in[saved].contiguous();
     Tensor d_query, d_key, d_value;
-    if (path == Path::flash) {
-      // The kernel reads them with dropout only.
+    if (path == Path::cudnn) {
+      // Read with dropout only.
+      const auto none = at::empty({}, q.options().dtype(at::kLong));
+      std::tie(d_query, d_key, d_value) = at::_scaled_dot_product_cudnn_attention_backward(
+          g, q, k, v, o, logsumexp.unsqueeze(3), none, none, {}, {}, {}, q.size(2), k.size(2), 0.0,
+          flash.causal, flash.scale);
+    } else if (path == Path::flash) {
+      // Read with dropout only.
       const auto no_seed = at::empty({2}, q.options().dtype(at::kUInt64));
       const auto no_offset = at::empty({}, q.options().dtype(at::kUInt64));
       std::tie(d_query, d_key, d_value) = at::_scaled_dot_product_flash_attention_backward(

@@ -12,6 +12,13 @@ AttentionPath attention_path(const AttentionCase& c) {
     return AttentionPath::math;
   }
   const bool half = c.type == at::kBFloat16 || c.type == at::kHalf;
+  // On an H100, cuDNN's kernels take 0.6 times as long as flash attention's (heads of 64 elements,
+  // 1,024 positions, causal).
+  constexpr int kHopper = 90, kWidest = 128, kFewest = 128;
+  if (half && !c.deterministic && c.capability >= kHopper && c.query_width <= kWidest &&
+      c.queries == c.keys && c.queries >= kFewest) {
+    return AttentionPath::cudnn;
+  }
   // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not
   // the start.
   if (half && c.query_width <= 256 && (!c.causal || c.queries == c.keys)) {

@@ -7,7 +7,7 @@
 
 namespace perigee::cuda {
 
-enum class AttentionPath : uint8_t { math, flash, efficient };
+enum class AttentionPath : uint8_t { math, flash, efficient, cudnn };
 
 struct AttentionCase {
   at::ScalarType type = at::kFloat;
@@ -15,8 +15,9 @@ struct AttentionCase {
   int64_t query_width = 0, value_width = 0;  // of a head
   bool causal = false, bias = false;
   bool documents = false;  // queries see keys of their own document only
+  int capability = 0;      // the GPU's compute capability, 90 for 9.0
   // Results must be bit-equal from run to run: flash attention has a mode for it, which
-  // exec::refuse_nondeterministic sets; the efficient backward pass sums in no fixed order.
+  // exec::refuse_nondeterministic sets; the other backward passes sum in no fixed order.
   bool deterministic = false;
 };
 

@@ -21,6 +21,7 @@ struct OpContext {
   at::Device place;
   Fault* fault = nullptr;  // in host memory mapped into the device
   bool deterministic = false;
+  int capability = 0;  // of the GPU: 90 for 9.0
 };
 
 Kernel cuda_kernel(const exec::Op& op, const OpContext& context);
@@ -32,7 +33,8 @@ Kernel full(const Arguments& arguments, const OpContext& context);
 Kernel random(const Arguments& arguments, const OpContext& context);
 Kernel dropout(const Arguments& arguments, const OpContext& context);
 
-// LibTorch's flash or memory-efficient kernels where they apply, else the reference's.
+// cuDNN's kernels or LibTorch's flash or memory-efficient ones where they apply, else the
+// reference's.
 Kernel attention(const Arguments& arguments, const OpContext& context);
 Kernel attention_backward(const Arguments& arguments, const OpContext& context);
 

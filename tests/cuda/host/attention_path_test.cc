@@ -34,6 +34,31 @@ TEST_CASE("attention takes LibTorch's fused kernels where they apply") {
   CHECK(path([](auto& c) { c.queries = 0; }) == Path::math);
 }
 
+TEST_CASE(
+    "attention of equally many queries and keys takes cuDNN's kernels from capability 9.0 on") {
+  using Path = AttentionPath;
+  const AttentionCase usual = {.type = at::kBFloat16,
+                               .queries = 128,
+                               .keys = 128,
+                               .query_width = 64,
+                               .value_width = 64,
+                               .capability = 90};
+  const auto path = [&](auto change) {
+    auto wanted = usual;
+    change(wanted);
+    return attention_path(wanted);
+  };
+  CHECK(attention_path(usual) == Path::cudnn);
+  CHECK(path([](auto& c) { c.causal = true; }) == Path::cudnn);
+  CHECK(path([](auto& c) { c.capability = 80; }) == Path::flash);
+  CHECK(path([](auto& c) { c.deterministic = true; }) == Path::flash);
+  CHECK(path([](auto& c) { c.query_width = c.value_width = 192; }) == Path::flash);
+  CHECK(path([](auto& c) { c.queries = c.keys = 64; }) == Path::flash);
+  CHECK(path([](auto& c) { c.keys = 256; }) == Path::flash);
+  CHECK(path([](auto& c) { c.type = at::kFloat; }) == Path::efficient);
+  CHECK(path([](auto& c) { c.documents = true; }) == Path::math);
+}
+
 TEST_CASE("deterministic attention keeps flash attention, and leaves the efficient kernel") {
   AttentionCase wanted = {.type = at::kBFloat16,
                           .queries = 128,
