@@ -12,6 +12,8 @@
 #include "compile/gradients/units.h"
 #include "compile/graph/autocast.h"
 #include "compile/graph/fp8.h"
+#include "compile/graph/fuse_bias.h"
+#include "compile/graph/join_parts.h"
 #include "compile/graph/prepare.h"
 #include "compile/graph/random.h"
 #include "compile/graph/recast_parameters.h"
@@ -228,6 +230,10 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"eliminate_unused", "removes dead nodes and common subexpressions", eliminate_unused},
       {"simplify_views", "removes views that undo each other",
        [](RankState& s) { s.local.graph = simplify_views(std::move(s.local.graph)); }},
+      {"join_parts", "joins gradients of the parts of a tensor instead of padding and adding them",
+       [](RankState& s) { s.local.graph = join_parts(std::move(s.local.graph)); }},
+      {"fuse_bias", "lets products add their bias",
+       [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
       {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},

@@ -98,7 +98,7 @@ TEST_CASE("places that overlap while both are in use are caught") {
   // The activations saved for the backward pass.
   std::vector<int32_t> saved;
   for (const auto& instruction : instructions(program, "micro_first")) {
-    if (instruction.op == "aten::add.Tensor") saved.push_back(instruction.outputs[0].index);
+    if (instruction.op == "aten::addmm") saved.push_back(instruction.outputs[0].index);
   }
   REQUIRE(saved.size() == 4);
   for (size_t k = 1; k < saved.size(); ++k) {

@@ -81,8 +81,12 @@ Graph simplify_views(Graph graph) {
   // Whether a local reshape has an effect differs by rank; outputs are treated the same on
   // all ranks.
   std::vector<bool> stays(graph.values.size());
+  std::vector<int> readers(graph.values.size());
   for (const auto& output : graph.outputs) {
     if (output.value.defined()) stays[output.value.index] = true;
+  }
+  for (const auto& node : graph.nodes) {
+    node.each_operand([&](graph::ValueId v) { ++readers[v.index]; });
   }
   for (auto& node : graph.nodes) {
     node.each_operand([&](graph::ValueId& v) { v = resolve(replaced, v); });
@@ -104,12 +108,14 @@ Graph simplify_views(Graph graph) {
       replaced[out.index] = std::get<graph::ValueId>(*before->find("self"));
     } else if (node.op == "perigee::reshape" && before && before->op == "perigee::reshape" &&
                !before->find("part")) {
-      for (auto& [name, arg] : node.args) {
-        if (name == "self") arg = *before->find("self");
-      }
-      if (!stays[out.index] &&
-          graph.type(std::get<graph::ValueId>(*before->find("self"))) == graph.type(out)) {
-        replaced[out.index] = std::get<graph::ValueId>(*before->find("self"));
+      const auto source = std::get<graph::ValueId>(*before->find("self"));
+      if (!stays[out.index] && graph.type(source) == graph.type(out)) {
+        replaced[out.index] = source;
+      } else if (readers[operand.index] == 1) {
+        // With other readers, the first reshape, which may copy, would be done twice.
+        for (auto& [name, arg] : node.args) {
+          if (name == "self") arg = source;
+        }
       }
     }
   }

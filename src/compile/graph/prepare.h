@@ -12,8 +12,8 @@ namespace perigee::compile {
 // names the graph lacks.
 graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
 
-// Removes views that cancel or have no effect (t of t, reshape of reshape, reshape to the same
-// shape, detach).
+// Removes views that cancel or have no effect (t of t, reshape of a reshape that nothing else reads,
+// reshape to the same shape, detach).
 graph::Graph simplify_views(graph::Graph graph);
 
 }  // namespace perigee::compile

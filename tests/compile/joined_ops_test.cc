@@ -1,0 +1,202 @@
+// Passes that join ops of a rank's graph.
+#include <catch2/catch.hpp>
+
+#include "compile/graph/fuse_bias.h"
+#include "compile/graph/join_parts.h"
+#include "compile/graph/prepare.h"
+
+using namespace perigee;
+using graph::Arg;
+using graph::DType;
+using graph::Graph;
+using graph::Output;
+using graph::Phase;
+using graph::TensorType;
+using graph::ValueId;
+using Args = std::vector<std::pair<std::string, Arg>>;
+
+namespace {
+
+const TensorType kPart{DType::float32, {2, 4}}, kWhole{DType::float32, {3, 2, 4}};
+
+// Gradients of parts, each padded with zeros, whose sums are results.
+struct Padded {
+  Graph graph;
+  std::vector<ValueId> parts;
+
+  Padded() { graph.scopes.push_back({"", "Net"}); }
+
+  ValueId add(std::string op, Args args, const TensorType& type) {
+    return graph.add_node(std::move(op), std::move(args), {type}, "", Phase::backward)[0];
+  }
+  ValueId part(const TensorType& type) {
+    parts.push_back(
+        graph.add_input(graph::Input::Kind::data, "g" + std::to_string(parts.size()), type));
+    return parts.back();
+  }
+  ValueId selected(int64_t index, int64_t dim = 0) {
+    return add("aten::select_backward",
+               {{"grad_output", part(kPart)},
+                {"input_sizes", kWhole.shape},
+                {"dim", dim},
+                {"index", index}},
+               kWhole);
+  }
+  ValueId sliced(int64_t start, int64_t end, int64_t step = 1) {
+    return add("aten::slice_backward",
+               {{"grad_output", part({DType::float32, {(end - start + step - 1) / step, 2, 4}})},
+                {"input_sizes", kWhole.shape},
+                {"dim", int64_t{0}},
+                {"start", start},
+                {"end", end},
+                {"step", step}},
+               kWhole);
+  }
+  void sum(ValueId a, ValueId b, ValueId c) {
+    const auto first = add("aten::add.Tensor", {{"self", a}, {"other", b}}, kWhole);
+    output(add("aten::add.Tensor", {{"self", first}, {"other", c}}, kWhole));
+  }
+  void output(ValueId v) {
+    const auto name = "result" + std::to_string(graph.outputs.size());
+    graph.outputs.push_back({Output::Kind::result, name, v});
+  }
+};
+
+std::vector<std::string> ops(const Graph& graph) {
+  std::vector<std::string> list;
+  for (const auto& node : graph.nodes) list.push_back(node.op);
+  return list;
+}
+
+using Ops = std::vector<std::string>;
+
+// Returns the names of the parts that the graph's only node joins, in their order.
+Ops joined_parts(const Graph& graph) {
+  Ops names;
+  for (const auto v : graph.nodes.at(0).get<std::vector<ValueId>>("tensors", {})) {
+    names.push_back(graph.inputs.at(v.index).name);
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of all parts of a tensor are stacked in the order of the parts") {
+  Padded padded;
+  const auto c = padded.selected(2), a = padded.selected(0), b = padded.selected(-2);
+  padded.sum(c, a, b);
+  const auto joined = compile::join_parts(padded.graph);
+  graph::verify(joined);
+  REQUIRE(ops(joined) == Ops{"aten::stack"});
+  CHECK(joined.nodes[0].get<int64_t>("dim", -1) == 0);
+  CHECK(joined_parts(joined) == Ops{"g1", "g2", "g0"});
+  CHECK(joined.type(joined.outputs[0].value) == kWhole);
+}
+
+TEST_CASE("gradients of slices that fill a dim are concatenated") {
+  Padded padded;
+  const auto a = padded.sliced(0, 1), b = padded.sliced(2, 9), c = padded.sliced(1, 2);
+  padded.sum(a, b, c);
+  const auto joined = compile::join_parts(padded.graph);
+  REQUIRE(ops(joined) == Ops{"aten::cat"});
+  CHECK(joined_parts(joined) == Ops{"g0", "g2", "g1"});
+}
+
+TEST_CASE("sums stay where a part is missing, given twice, strided or read by others") {
+  const auto stays = [](auto make) {
+    Padded padded;
+    make(padded);
+    const auto before = ops(padded.graph);
+    CHECK(ops(compile::join_parts(padded.graph)) == before);
+  };
+  stays([](Padded& p) {
+    const auto a = p.selected(0), b = p.selected(1);
+    p.output(p.add("aten::add.Tensor", {{"self", a}, {"other", b}}, kWhole));
+  });
+  stays([](Padded& p) {
+    const auto a = p.selected(0), b = p.selected(1), c = p.selected(1);
+    p.sum(a, b, c);
+  });
+  stays([](Padded& p) {
+    const auto a = p.sliced(0, 3, 2), b = p.sliced(1, 2), c = p.sliced(2, 3);
+    p.sum(a, b, c);
+  });
+  stays([](Padded& p) {
+    const auto a = p.selected(0), b = p.selected(1), c = p.selected(2);
+    p.sum(a, b, c);
+    p.graph.outputs.push_back({Output::Kind::result, "part", b});
+  });
+  stays([](Padded& p) {
+    const auto a = p.selected(0), b = p.sliced(1, 2), c = p.selected(2);
+    p.sum(a, b, c);
+  });
+}
+
+TEST_CASE("a product adds its bias, also where a view lies between both") {
+  for (const bool viewed : {false, true}) {
+    Padded net;
+    const TensorType x{DType::float32, {6, 5}}, w{DType::float32, {5, 4}},
+        y{DType::float32, {6, 4}}, z{DType::float32, {2, 3, 4}}, b{DType::float32, {4}};
+    const auto forward = [&](std::string op, Args args, const TensorType& type) {
+      return net.graph.add_node(std::move(op), std::move(args), {type}, "", Phase::forward)[0];
+    };
+    const auto in = net.part(x), weight = net.part(w), bias = net.part(b);
+    auto product = forward("aten::mm", {{"self", in}, {"mat2", weight}}, y);
+    if (viewed) product = forward("perigee::reshape", {{"self", product}}, z);
+    const auto sum = forward("aten::add.Tensor", {{"self", product}, {"other", bias}},
+                             viewed ? z : y);
+    net.output(net.add("aten::neg", {{"self", sum}}, viewed ? z : y));
+    net.graph.nodes.back().forward_node = 0;
+    const auto fused = compile::fuse_bias(net.graph);
+    graph::verify(fused);
+    CHECK(ops(fused) == (viewed ? Ops{"aten::addmm", "perigee::reshape", "aten::neg"}
+                                : Ops{"aten::addmm", "aten::neg"}));
+    // The derivative of the product names the node that stands for it.
+    CHECK(fused.nodes.back().forward_node == 0);
+    // Another reader of the product keeps it.
+    net.graph.outputs.push_back({Output::Kind::result, "y", product});
+    CHECK(ops(compile::fuse_bias(net.graph)) == ops(net.graph));
+  }
+}
+
+TEST_CASE("vectors that are no bias of a product are added as they were") {
+  const auto stays = [](const TensorType& product, const TensorType& sum, const TensorType& bias) {
+    Padded net;
+    const auto rows = product.shape[0], columns = product.shape[1];
+    const auto in = net.part({DType::float32, {rows, 5}});
+    const auto weight = net.part({DType::float32, {5, columns}}), b = net.part(bias);
+    const auto forward = Phase::forward;
+    auto v = net.graph.add_node("aten::mm", {{"self", in}, {"mat2", weight}}, {product}, "",
+                                forward)[0];
+    if (sum.shape != product.shape) {
+      v = net.graph.add_node("perigee::reshape", {{"self", v}}, {sum}, "", forward)[0];
+    }
+    net.output(
+        net.graph.add_node("aten::add.Tensor", {{"self", v}, {"other", b}}, {sum}, "", forward)[0]);
+    CHECK(ops(compile::fuse_bias(net.graph)) == ops(net.graph));
+  };
+  const auto f = DType::float32;
+  stays({f, {6, 4}}, {f, {12, 2}}, {f, {2}});  // rows of the sum are not those of the product
+  stays({f, {6, 4}}, {f, {6, 4}}, {f, {1}});
+  stays({f, {6, 4}}, {f, {6, 4}}, {f, {6, 4}});
+  stays({f, {6, 4}}, {f, {6, 4}}, {DType::float64, {4}});
+}
+
+TEST_CASE("a reshape of a reshape reads the first one's operand only where nothing else reads it") {
+  for (const bool shared : {false, true}) {
+    Padded padded;
+    const TensorType flat{DType::float32, {24}}, two{DType::float32, {6, 4}};
+    const auto x = padded.part(kWhole);
+    const auto first = padded.add("perigee::reshape", {{"self", x}}, two);
+    const auto second = padded.add("perigee::reshape", {{"self", first}}, flat);
+    padded.output(padded.add("aten::neg", {{"self", second}}, flat));
+    if (shared) padded.output(padded.add("aten::neg", {{"self", first}}, two));
+    const auto simple = compile::simplify_views(padded.graph);
+    graph::verify(simple);
+    for (const auto& node : simple.nodes) {
+      if (node.op != "perigee::reshape" || simple.type(node.outputs[0]) != flat) continue;
+      CHECK((node.get<ValueId>("self", {}) == x) == !shared);
+    }
+    CHECK(ops(simple).size() == (shared ? 4U : 2U));
+  }
+}
