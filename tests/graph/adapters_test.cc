@@ -121,9 +121,10 @@ TEST_CASE("parameters that are trained beside adapters keep their gradients") {
   CHECK(inputs_of(graph) ==
         Names{"fc1.weight frozen", "fc1.lora_A.weight", "fc1.lora_B.weight", "fc2.weight", "x"});
   CHECK(gradients_of(graph) == Names{"fc2.weight", "fc1.lora_A.weight", "fc1.lora_B.weight"});
-  CHECK_THAT(why(two_layers(), {.weights = {"fc1.weight"}, .trained = {"fc3.weight"}}),
-             Contains("a parameter that is trained has a gradient, but fc3.weight is not a parameter of "
-                      "the model"));
+  CHECK_THAT(
+      why(two_layers(), {.weights = {"fc1.weight"}, .trained = {"fc3.weight"}}),
+      Contains("a parameter that is trained has a gradient, but fc3.weight is not a parameter of "
+               "the model"));
 }
 
 TEST_CASE("a weight that an op other than a linear layer reads is refused by name") {

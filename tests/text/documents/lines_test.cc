@@ -108,9 +108,9 @@ TEST_CASE("the end of a text is that of the tokenizer's folder, or a token that 
   const auto other = tokenizer_of("<end>");
   CHECK_THAT(error_of([&] { end(other); }), Catch::Contains("name the token by data.end_of_text"));
   CHECK(end(other, "<end>") == 1);
-  CHECK_THAT(
-      error_of([&] { end(other, "<none>"); }),
-      Catch::Contains("data.end_of_text must be a token of " + other + ", but the tokenizer lacks \"<none>\""));
+  CHECK_THAT(error_of([&] { end(other, "<none>"); }),
+             Catch::Contains("data.end_of_text must be a token of " + other +
+                             ", but the tokenizer lacks \"<none>\""));
   folder.add("tokenizer_config.json", R"({"eos_token": {"content": "<end>"}})");
   CHECK(end(other) == 1);
   folder.add("tokenizer_config.json", R"({"eos_token": "<gone>"})");
