@@ -11,6 +11,7 @@
 #include "compile/gradients/step.h"
 #include "compile/gradients/units.h"
 #include "compile/graph/autocast.h"
+#include "compile/graph/fold_casts.h"
 #include "compile/graph/fp8.h"
 #include "compile/graph/fuse_bias.h"
 #include "compile/graph/join_parts.h"
@@ -234,6 +235,8 @@ const std::vector<Pass<RankState>>& rank_passes() {
        [](RankState& s) { s.local.graph = join_parts(std::move(s.local.graph)); }},
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
+      {"fold_casts", "lets additions in float32 read summands of a low precision",
+       [](RankState& s) { s.local.graph = fold_casts(std::move(s.local.graph)); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
       {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},

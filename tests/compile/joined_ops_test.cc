@@ -1,6 +1,7 @@
 // Passes that join ops of a rank's graph.
 #include <catch2/catch.hpp>
 
+#include "compile/graph/fold_casts.h"
 #include "compile/graph/fuse_bias.h"
 #include "compile/graph/join_parts.h"
 #include "compile/graph/prepare.h"
@@ -180,6 +181,46 @@ TEST_CASE("vectors that are no bias of a product are added as they were") {
   stays({f, {6, 4}}, {f, {6, 4}}, {f, {1}});
   stays({f, {6, 4}}, {f, {6, 4}}, {f, {6, 4}});
   stays({f, {6, 4}}, {f, {6, 4}}, {DType::float64, {4}});
+}
+
+TEST_CASE("an addition in float32 reads a summand of a low precision without a cast of its own") {
+  const TensorType low{DType::bfloat16, {2, 4}}, scalar{DType::bfloat16, {}},
+      wide_scalar{DType::float32, {}};
+  const auto left = [&](const TensorType& a, const TensorType& b, bool shared) {
+    Padded net;
+    const auto widened = [&](const TensorType& type) {
+      const auto v = net.part(type);
+      if (type.dtype == DType::float32) return v;
+      return net.add("perigee::cast", {{"self", v}}, {DType::float32, type.shape});
+    };
+    const auto x = widened(a), y = widened(b);
+    net.output(net.add("aten::add.Tensor", {{"self", x}, {"other", y}}, kPart));
+    if (shared) net.output(y);
+    const auto folded = compile::fold_casts(net.graph);
+    graph::verify(folded);
+    return ops(folded).size();
+  };
+  CHECK(left(kPart, low, false) == 1);
+  CHECK(left(low, kPart, false) == 1);
+  CHECK(left(low, low, false) == 2);  // the sum of two would not be float32
+  CHECK(left(kPart, low, true) == 2);
+  CHECK(left(kPart, scalar, false) == 2);
+  CHECK(left(low, wide_scalar, false) == 2);
+}
+
+TEST_CASE("a gradient that is reshaped twice is copied once") {
+  Padded net;
+  const TensorType flat{DType::float32, {24}}, two{DType::float32, {6, 4}};
+  const auto x = net.add("aten::neg", {{"self", net.part(kWhole)}}, kWhole);
+  const auto first = net.add("perigee::reshape", {{"self", x}}, two);
+  const auto second = net.add("perigee::reshape", {{"self", x}}, flat);
+  net.output(net.add("aten::neg", {{"self", first}}, two));
+  net.output(net.add("aten::neg", {{"self", second}}, flat));
+  const auto simple = compile::simplify_views(net.graph);
+  graph::verify(simple);
+  REQUIRE(ops(simple) ==
+          Ops{"aten::neg", "perigee::reshape", "perigee::reshape", "aten::neg", "aten::neg"});
+  CHECK((simple.nodes[2].get<ValueId>("self", {}) == simple.nodes[1].outputs[0]));
 }
 
 TEST_CASE("a reshape of a reshape reads the first one's operand only where nothing else reads it") {

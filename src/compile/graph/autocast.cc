@@ -333,7 +333,7 @@ class Autocast {
     const TensorType made{to, result_.type(v).shape};
     Node node{.op = "perigee::cast", .args = {{"self", v}}, .scope = reader.scope};
     const auto producer = result_.values[v.index].producer;
-    if (producer >= 0 && shown.defined()) {
+    if (producer >= 0 && (shown.defined() || views_gradient(producer))) {
       const Node view = result_.nodes[producer];
       node.op = view.op;
       node.args = view.args;
@@ -347,6 +347,13 @@ class Autocast {
     node.outputs = {value};
     push(std::move(node));
     return casts_[{v.index, to, anew}] = value;
+  }
+
+  // Returns whether the node is a view of all elements of a gradient, which its readers cast once.
+  bool views_gradient(NodeId n) const {
+    const auto& node = result_.nodes[n];
+    return node.phase == Phase::backward && is_whole_view(node.op) &&
+           type(only_operand(node)) == type(node.outputs[0]);
   }
 
   // Returns the parameter of which the value is a view with all elements, or no value.

@@ -82,6 +82,7 @@ Graph simplify_views(Graph graph) {
   // all ranks.
   std::vector<bool> stays(graph.values.size());
   std::vector<int> readers(graph.values.size());
+  std::vector<graph::ValueId> reshaped(graph.values.size());  // gradients: their first reshape
   for (const auto& output : graph.outputs) {
     if (output.value.defined()) stays[output.value.index] = true;
   }
@@ -106,6 +107,12 @@ Graph simplify_views(Graph graph) {
     } else if (swaps(node) && before && swaps(*before) &&
                swapped_dims(node, from.shape.size()) == swapped_dims(*before, from.shape.size())) {
       replaced[out.index] = std::get<graph::ValueId>(*before->find("self"));
+    } else if (node.op == "perigee::reshape" && node.phase == graph::Phase::backward &&
+               reshaped[operand.index].defined()) {
+      // Where the first reshape copies, the second one is a view of the copy.
+      for (auto& [name, arg] : node.args) {
+        if (name == "self") arg = reshaped[operand.index];
+      }
     } else if (node.op == "perigee::reshape" && before && before->op == "perigee::reshape" &&
                !before->find("part")) {
       const auto source = std::get<graph::ValueId>(*before->find("self"));
@@ -117,6 +124,8 @@ Graph simplify_views(Graph graph) {
           if (name == "self") arg = source;
         }
       }
+    } else if (node.op == "perigee::reshape" && node.phase == graph::Phase::backward) {
+      reshaped[operand.index] = out;
     }
   }
   for (auto& output : graph.outputs) {
