@@ -44,6 +44,16 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
 }
 
+TEST_CASE("large products take any number of rows and columns") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  at::manual_seed(8);
+  const auto a = shifted({509, 515}, type), b = shifted({517, 515}, type).t();
+  // Sums of some 500 products; parts of a sum may be rounded before they are added.
+  same_everywhere("aten::mm", {{"self", a}, {"mat2", b}}, {}, {{dtype_of(type), {509, 517}}}, 0.05);
+  same_everywhere("aten::mm", {{"self", a.t()}, {"mat2", shifted({509, 520}, type)}}, {},
+                  {{dtype_of(type), {515, 520}}}, 0.05);
+}
+
 TEST_CASE("kernels over all elements take any number of them") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t n = GENERATE(0, 1, 3, 255, 257, 1023, 1025);

@@ -23,6 +23,11 @@ struct Fault {
   int64_t limit = 0;  // label: number of classes
 };
 
+struct Rows {
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
 // ---- random.cu
 
 void fill_random(void* out, Element element, const Drawing& drawing, const RandomPlace& place,
@@ -67,6 +72,17 @@ struct OptimizerTensors {
 PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
 #undef PERIGEE_STEP
 
+// ---- copy_rows.cu: elements of two bytes.
+
+struct RowsFrom {
+  const void* data;
+  int64_t stride = 0;  // of rows, in elements
+  Rows shape;
+};
+
+// to [padded.rows, padded.columns] = from, with zeros beyond it.
+void copy_rows(const RowsFrom& from, void* to, Rows padded, cudaStream_t stream);
+
 // ---- norm.cu
 
 // Writes kPartials sums of squares, each of a piece of the tensor, in float64.
@@ -90,11 +106,6 @@ void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScal
                        cudaStream_t stream);
 
 // ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
-
-struct Rows {
-  int64_t rows = 0;
-  int64_t columns = 0;
-};
 
 // y = x * rstd * weight (or nullptr: 1) [rows, columns], rstd [rows].
 void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape, double eps,

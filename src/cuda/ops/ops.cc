@@ -15,6 +15,7 @@ namespace perigee::cuda {
 Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   using Maker = Kernel (*)(const Arguments&, const OpContext&);
   static const std::map<std::string_view, Maker> own = {
+      {"aten::mm", product},
       {"perigee::accumulate_", accumulate},
       {"perigee::attention", attention},
       {"perigee::attention_backward", attention_backward},

@@ -4,9 +4,9 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <stdexcept>
-#include <vector>
 
 namespace perigee::cuda {
 
@@ -88,7 +88,7 @@ void resume(Fiber& fiber) {
   __sanitizer_finish_switch_fiber(scheduler_frames, nullptr, nullptr);
 }
 
-void run_block(std::vector<Fiber>& fibers, unsigned threads) {
+void run_block(std::deque<Fiber>& fibers, unsigned threads) {
   for (unsigned ended = 0; ended < threads;) {
     for (unsigned k = 0; k < threads; ++k) {
       const unsigned i = thread_order == ThreadOrder::ascending ? k : threads - 1 - k;
@@ -108,7 +108,7 @@ void run_block(std::vector<Fiber>& fibers, unsigned threads) {
 void __syncthreads() { leave(State::at_barrier); }
 
 void run_blocks(dim3 blocks, unsigned threads, const std::function<void()>& body) {
-  static std::vector<Fiber> fibers;
+  static std::deque<Fiber> fibers;  // a fiber keeps its address
   fibers.resize(std::max<size_t>(fibers.size(), threads));
   kernel_body = &body;
   blockDim = {threads, 1, 1};

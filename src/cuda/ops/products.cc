@@ -1,0 +1,94 @@
+#include "cuda/ops/products.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "cuda/ops/ops.h"
+#include "exec/ops/dispatcher.h"
+
+namespace perigee::cuda {
+namespace {
+
+using at::Tensor;
+using Operands = std::span<const Tensor>;
+using Results = std::span<Tensor>;
+
+constexpr int64_t kPiece = 8;  // two-byte elements in 16 bytes
+
+bool whole(int64_t elements) { return elements % kPiece == 0; }
+int64_t round_up(int64_t elements) { return (elements + kPiece - 1) / kPiece * kPiece; }
+
+// Whether the columns of a matrix are contiguous, and not its rows.
+bool by_columns(const Tensor& t) {
+  return t.stride(0) == 1 && t.stride(1) >= std::max<int64_t>(1, t.size(0)) && t.stride(1) != 1;
+}
+
+// Returns whether cuBLAS reads the matrix in whole pieces.
+bool aligned(const Tensor& t) {
+  const auto rows = by_columns(t) ? t.t() : t;
+  return rows.stride(1) == 1 && rows.stride(0) >= rows.size(1) && whole(rows.stride(0)) &&
+         whole(rows.size(1)) && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
+// Returns t in the given sizes, with zeros beyond it.
+Tensor padded(const Tensor& t, int64_t rows, int64_t columns) {
+  if (by_columns(t)) return padded(t.t(), columns, rows).t();
+  if (t.size(0) == rows && t.size(1) == columns && aligned(t)) return t;
+  const auto from = t.stride(1) == 1 ? t : t.contiguous();
+  const auto result = at::empty({rows, columns}, t.options());
+  copy_rows({from.const_data_ptr(), from.stride(0), {from.size(0), from.size(1)}},
+            result.mutable_data_ptr(), {rows, columns}, current_stream());
+  check_launch("copy_rows");
+  return result;
+}
+
+ProductSizes sizes_of(const Tensor& a, const Tensor& b) {
+  return {.rows = a.size(0), .inner = a.size(1), .columns = b.size(1)};
+}
+
+}  // namespace
+
+bool padding_pays(const ProductSizes& s) {
+  // On an H100 a product without padding runs at 90 TFLOP/s and one with it at 650; a copy moves
+  // 2.5 TB/s. Small products take as long as the launch of the copies.
+  constexpr double kLeast = 1 << 27, kLeastForEach = 100;
+  const auto m = static_cast<double>(s.rows), k = static_cast<double>(s.inner),
+             n = static_cast<double>(s.columns);
+  return m * k * n >= kLeast && m * k * n >= kLeastForEach * (m * k + k * n + m * n);
+}
+
+std::optional<ProductSizes> padded_sizes(const Tensor& a, const Tensor& b) {
+  const auto given = sizes_of(a, b);
+  auto sizes = given;
+  sizes.columns = round_up(sizes.columns);  // contiguous in the result
+  if (by_columns(a)) sizes.rows = round_up(sizes.rows);
+  if (!by_columns(a) || by_columns(b)) sizes.inner = round_up(sizes.inner);
+  if (sizes == given && aligned(a) && aligned(b)) return {};
+  return sizes;
+}
+
+Tensor padded_product(const Tensor& a, const Tensor& b, const ProductSizes& sizes) {
+  const auto given = sizes_of(a, b);
+  return at::mm(padded(a, sizes.rows, sizes.inner), padded(b, sizes.inner, sizes.columns))
+      .narrow(0, 0, given.rows)
+      .narrow(1, 0, given.columns);
+}
+
+Kernel product(const Arguments& a, const OpContext& context) {
+  return [self = a.operand("self"), other = a.operand("mat2"),
+          plain = exec::dispatcher_kernel_on(context.place, a.op())](Operands in, Results out,
+                                                                     const Draw& draw) {
+    const auto &x = in[self], &y = in[other];
+    const bool half = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+    if (half && padding_pays(sizes_of(x, y))) {
+      if (const auto sizes = padded_sizes(x, y)) {
+        out[0] = padded_product(x, y, *sizes);
+        return;
+      }
+    }
+    plain(in, out, draw);
+  };
+}
+
+}  // namespace perigee::cuda
