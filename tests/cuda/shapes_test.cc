@@ -54,6 +54,18 @@ TEST_CASE("large products take any number of rows and columns") {
                   {{dtype_of(type), {515, 520}}}, 0.05);
 }
 
+TEST_CASE("a norm takes any number of tensors of any sizes and types") {
+  at::manual_seed(9);
+  Named tensors;
+  for (int64_t i = 0; i < 70; ++i) {
+    const auto type = i < 40 ? at::kFloat : i < 45 ? at::kDouble : at::kBFloat16;
+    // Around one and two pieces of a block, at aligned addresses and between them.
+    const int64_t n = i % 7 == 0 ? (1 << (13 + i % 4)) + i % 3 - 1 : i % 7 - 1;
+    tensors.emplace_back("tensors*", i % 2 ? at::randn({n}).to(type) : shifted({n}, type));
+  }
+  same_everywhere("perigee::squared_norm", tensors, {}, {{DType::float64, {}}}, 1e-10);
+}
+
 TEST_CASE("kernels over all elements take any number of them") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t n = GENERATE(0, 1, 3, 255, 257, 1023, 1025);

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 
 #include "cuda/kernels/kernels.h"
@@ -34,6 +35,34 @@ __device__ inline void store(__nv_bfloat16* p, int64_t i, float v) {
   p[i] = __float2bfloat16_rn(v);
 }
 __device__ inline void store(__half* p, int64_t i, float v) { p[i] = __float2half_rn(v); }
+
+// The elements of one access of 16 bytes.
+template <class T>
+struct Pack {
+  static constexpr int kElements = 16 / sizeof(T);
+  T values[kElements];
+};
+
+// Returns the number of elements before the first multiple of 16 bytes.
+template <class T>
+__device__ int64_t elements_to_pack(const T* p) {
+  return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
+}
+
+template <class T>
+__device__ Pack<T> load_pack(const T* p) {
+  const int4 bytes = *reinterpret_cast<const int4*>(p);
+  Pack<T> pack;
+  memcpy(&pack, &bytes, sizeof(pack));
+  return pack;
+}
+
+template <class T>
+__device__ void store_pack(T* p, const Pack<T>& pack) {
+  int4 bytes;
+  memcpy(&bytes, &pack, sizeof(pack));
+  *reinterpret_cast<int4*>(p) = bytes;
+}
 
 // Calls f with a null pointer of the element type. The functions of cuda/ops refuse other
 // types before.

@@ -85,12 +85,26 @@ void copy_rows(const RowsFrom& from, void* to, Rows padded, cudaStream_t stream)
 
 // ---- norm.cu
 
-// Writes kPartials sums of squares, each of a piece of the tensor, in float64.
-inline constexpr int kPartials = 256;
-void square_partials(const void* tensor, int64_t n, Element element, double* partials,
+// A sum of squares is the sum over pieces of tensors, which depend on sizes only, in float64.
+inline constexpr int64_t kPieceElements = int64_t{1} << 15;
+inline int64_t square_pieces(int64_t elements) {
+  return (elements + kPieceElements - 1) / kPieceElements;
+}
+
+// Tensors of one type.
+struct TensorList {
+  static constexpr int kMost = 32;
+  int count = 0;
+  const void* tensors[kMost];
+  int64_t elements[kMost];
+  int64_t pieces[kMost + 1] = {0};  // of the tensors before it; at `count`: of all tensors
+};
+
+// Writes the sums of squares of all pieces of the list, in its order.
+void square_partials(const TensorList& list, Element element, double* partials,
                      cudaStream_t stream);
-// out = the sum of `count` lists of kPartials, list by list, in a fixed order.
-void sum_partials(const double* partials, int64_t count, double* out, cudaStream_t stream);
+// out = the sum of n partials in a fixed order.
+void sum_partials(const double* partials, int64_t n, double* out, cudaStream_t stream);
 
 // norm = f * sqrt(squared); scale = f * min(1, max_norm / (norm + 1e-6)), or f where max_norm <= 0;
 // f is factor, or factor / *loss_scale and scale NaN where squared is not finite. norm and scale

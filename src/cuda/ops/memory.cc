@@ -47,20 +47,37 @@ Kernel scale(const Arguments& a, const OpContext&) {
 
 Kernel squared_norm(const Arguments& a, const OpContext&) {
   return [tensors = a.operands("tensors")](Operands in, Results out, const Draw&) {
-    const auto options = in[tensors.at(0)].options().dtype(at::kDouble);
-    const auto count = std::ssize(tensors);
-    const auto partials = at::empty({count, kPartials}, options);
-    for (int64_t i = 0; i < count; ++i) {
-      const auto& t = in[tensors[i]];
+    int64_t pieces = 0;
+    for (auto i : tensors) {
+      const auto& t = in[i];
       if (!is_computed(t.scalar_type()) || !t.is_contiguous()) {
         fail("exec", "squared_norm needs contiguous floating point tensors, but got {}",
              c10::toString(t.scalar_type()));
       }
-      square_partials(t.const_data_ptr(), t.numel(), element_of(t.scalar_type()),
-                      partials.mutable_data_ptr<double>() + i * kPartials, current_stream());
+      pieces += square_pieces(t.numel());
     }
+    const auto options = in[tensors.at(0)].options().dtype(at::kDouble);
+    const auto partials = at::empty({pieces}, options);
+    auto* next = partials.mutable_data_ptr<double>();
+    TensorList list;
+    const auto launch_list = [&](at::ScalarType type) {
+      square_partials(list, element_of(type), next, current_stream());
+      next += list.pieces[list.count];
+      list.count = 0;
+    };
+    auto type = in[tensors.at(0)].scalar_type();
+    for (auto i : tensors) {
+      const auto& t = in[i];
+      if (list.count == TensorList::kMost || t.scalar_type() != type) launch_list(type);
+      type = t.scalar_type();
+      list.tensors[list.count] = t.const_data_ptr();
+      list.elements[list.count] = t.numel();
+      const int64_t before = list.pieces[list.count++];
+      list.pieces[list.count] = before + square_pieces(t.numel());
+    }
+    launch_list(type);
     out[0] = at::empty({}, options);
-    sum_partials(partials.const_data_ptr<double>(), count, out[0].mutable_data_ptr<double>(),
+    sum_partials(partials.const_data_ptr<double>(), pieces, out[0].mutable_data_ptr<double>(),
                  current_stream());
     check_launch("squared_norm");
   };
