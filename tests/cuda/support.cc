@@ -1,9 +1,14 @@
 #include "tests/cuda/support.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
 #include <map>
 
 #include "exec/kernels/kernels.h"
 #include "exec/reference/ops.h"
+#include "exec/tensor.h"
 
 namespace perigee::exec {
 
@@ -87,17 +92,56 @@ std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Na
   return results;
 }
 
+namespace {
+
+// Returns the operands and options as text: "self bfloat16[2, 3], causal true, p 0.2".
+std::string case_of(const Named& tensors, const Args& args) {
+  std::vector<std::string> texts;
+  for (const auto& [key, t] : tensors) {
+    texts.push_back(fmt::format("{} {}", key, to_string(type_of(t))));
+  }
+  for (const auto& [key, arg] : args) {
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (fmt::is_formattable<std::decay_t<decltype(value)>>::value) {
+            texts.push_back(fmt::format("{} {}", key, value));
+          }
+        },
+        arg);
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+// Returns "0.25 at element 7, where 1.5 is expected; the largest is 3", of the element that is the
+// farthest beyond the tolerance.
+std::string difference(const at::Tensor& given, const at::Tensor& expected, double tolerance) {
+  const auto a = given.to(at::kDouble).flatten(), b = expected.to(at::kDouble).flatten();
+  if (a.numel() == 0) return "no element";
+  const auto beyond = (a - b).abs() - tolerance * b.abs();
+  const auto worst = at::where(a.isnan().logical_xor(b.isnan()), INFINITY, beyond.nan_to_num(0.0))
+                         .argmax()
+                         .item<int64_t>();
+  return fmt::format("{} at element {}, where {} is expected; the largest is {}",
+                     a[worst].item<double>(), worst, b[worst].item<double>(),
+                     b.abs().nan_to_num(0.0).max().item<double>());
+}
+
+}  // namespace
+
 void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
                      const Types& types, double tolerance, const Draw& draw) {
   const auto expected = run_on(*reference_device(), name, tensors, args, types, draw);
   for (const auto& [called, device] : devices()) {
     const auto results = run_on(*device, name, tensors, args, types, draw);
     for (size_t i = 0; i < results.size(); ++i) {
-      INFO(name << " on " << called << ", tensor " << i);
+      INFO(name << " on " << called << ", tensor " << i << " of " << case_of(tensors, args));
       REQUIRE(results[i].scalar_type() == expected[i].scalar_type());
       REQUIRE(results[i].sizes() == expected[i].sizes());
-      REQUIRE(at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance,
-                           tolerance, /*equal_nan=*/true));
+      const bool same = at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble),
+                                     tolerance, tolerance, /*equal_nan=*/true);
+      INFO((same ? "" : difference(results[i], expected[i], tolerance))
+           << ", tolerance " << tolerance);
+      REQUIRE(same);
     }
   }
 }
