@@ -1,4 +1,7 @@
 // Kernels at odd sizes, on views that begin between aligned addresses, and on empty tensors.
+#include <cmath>
+#include <limits>
+
 #include "exec/tensor.h"
 #include "tests/cuda/support.h"
 
@@ -19,7 +22,7 @@ double tolerance(at::ScalarType type) { return type == at::kFloat ? 3e-5 : 3e-2;
 TEST_CASE("kernels with a row per block take any number of rows and columns") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const auto dtype = dtype_of(type);
-  const int64_t rows = GENERATE(0, 1, 5), columns = GENERATE(1, 2, 31, 255, 256, 257, 1025);
+  const int64_t rows = GENERATE(0, 1, 5), columns = GENERATE(1, 2, 31, 255, 257, 1025, 4099);
   at::manual_seed(6);
   const Types norm = {{dtype, {rows, columns}}, {DType::float32, {rows, 1}}};
   const auto x = shifted({rows, columns}, type), weight = shifted({columns}, type);
@@ -42,6 +45,28 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                    {"target", target},
                    {"logsumexp", at::logsumexp(x.to(at::kFloat), {1})}},
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
+}
+
+TEST_CASE("cross entropy takes logits of any size, and infinite ones") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const int64_t columns = GENERATE(3, 4103);
+  const double infinity = std::numeric_limits<double>::infinity();
+  auto x = at::zeros({9, columns}, at::kDouble);
+  const auto ramp = at::linspace(-300, 300, columns, at::kDouble);
+  x[1].copy_(ramp);
+  x[2].copy_(ramp.flip(0));
+  x[3].fill_(-300);
+  x[4].copy_(at::where(ramp < 200, -infinity, ramp));
+  x[5].copy_(at::where(ramp > -200, -infinity, ramp));
+  x[6].fill_(-infinity);
+  x[7][columns - 1] = infinity;
+  x[8][columns - 2] = std::nan("");
+  const auto logits = shifted({9, columns}, type).copy_(x);
+  const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
+  const auto target = at::full({9}, columns - 1, at::kLong);
+  same_everywhere("perigee::cross_entropy", {{"logits", logits}, {"target", target}},
+                  {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}},
+                  {{wide, {9}}, {wide, {9}}}, 3e-5);
 }
 
 TEST_CASE("large products take any number of rows and columns") {

@@ -28,30 +28,56 @@ __device__ Wide<T> class_weights(const T* weight, int64_t classes) {
   return block_sum(sum);
 }
 
+// The sum of exp(x - shift(top)) over the elements that a thread has seen, of which top is the
+// largest, and their weighted sum.
+template <class W>
+struct Running {
+  W top = -infinity<W>(), sum = 0, weighted = 0;
+};
+
+// An infinite maximum is not subtracted.
+template <class W>
+__device__ W shift(W top) {
+  return isfinite(top) ? top : W(0);
+}
+
+// Returns a sum of exponentials relative to another maximum.
+template <class W>
+__device__ W rescale(W sum, W from, W to) {
+  return sum == 0 ? W(0) : sum * exp(shift(from) - shift(to));
+}
+
+template <class W, int n>
+__device__ void add(Running<W>& running, const W (&values)[n]) {
+  W top = running.top;
+  for (int j = 0; j < n; ++j) top = fmax(top, values[j]);
+  if (top > running.top) running.sum = rescale(running.sum, running.top, top);
+  running.top = top;
+  for (int j = 0; j < n; ++j) running.sum += exp(values[j] - shift(top));
+}
+
 // One block per row.
 template <class T>
 __global__ void forward(const T* logits, const int64_t* target, const T* weight, Wide<T>* losses,
                         Wide<T>* logsumexp, Rows shape, LossNumbers numbers, Fault* fault) {
   using W = Wide<T>;
   const int64_t classes = shape.columns;
+  const bool smoothed = numbers.smoothing > 0;
   const W smooth = static_cast<W>(numbers.smoothing / static_cast<double>(classes));
-  const W weights = numbers.smoothing > 0 ? class_weights(weight, classes) : W(0);
+  const W weights = smoothed ? class_weights(weight, classes) : W(0);
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const T* x = logits + row * classes;
-    W top = -infinity<W>();
-    for (int64_t k = threadIdx.x; k < classes; k += kThreads) top = fmax(top, load(x, k));
-    top = block_reduce(top, [](W a, W b) { return fmax(a, b); });
-    if (!isfinite(top)) top = 0;
-    W sum = 0;
-    for (int64_t k = threadIdx.x; k < classes; k += kThreads) sum += exp(load(x, k) - top);
-    const W lse = top + log(block_sum(sum));
-    W weighted = 0;
-    if (numbers.smoothing > 0) {
-      for (int64_t k = threadIdx.x; k < classes; k += kThreads) {
-        weighted += load(x, k) * (weight ? load(weight, k) : W(1));
+    Running<W> running;
+    for_row(x, classes, elements_to_pack(x), [&](int64_t first, const auto& values) {
+      add(running, values);
+      if (!smoothed) return;
+      for (const W& value : values) {
+        running.weighted += value * (weight ? load(weight, first + (&value - values)) : W(1));
       }
-      weighted = block_sum(weighted);
-    }
+    });
+    const W top = block_reduce(running.top, [](W a, W b) { return fmax(a, b); });
+    const W lse = shift(top) + log(block_sum(rescale(running.sum, running.top, top)));
+    const W weighted = smoothed ? block_sum(running.weighted) : W(0);
     if (threadIdx.x != 0) continue;
     logsumexp[row] = lse;
     const int64_t label = target[row];
@@ -60,7 +86,7 @@ __global__ void forward(const T* logits, const int64_t* target, const T* weight,
       continue;
     }
     W loss = (weight ? load(weight, label) : W(1)) * (lse - load(x, label));
-    if (numbers.smoothing > 0) {
+    if (smoothed) {
       loss = static_cast<W>(1 - numbers.smoothing) * loss + smooth * (weights * lse - weighted);
     }
     losses[row] = loss;
@@ -73,26 +99,36 @@ __global__ void backward(const Wide<T>* upstream, const T* logits, const int64_t
                          LossNumbers numbers, Fault* fault) {
   using W = Wide<T>;
   const int64_t classes = shape.columns;
+  const bool smoothed = numbers.smoothing > 0;
   const W smooth = static_cast<W>(numbers.smoothing / static_cast<double>(classes));
-  const W weights = numbers.smoothing > 0 ? class_weights(weight, classes) : W(0);
+  const W weights = smoothed ? class_weights(weight, classes) : W(0);
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const T* x = logits + row * classes;
     T* d = d_logits + row * classes;
+    // Packs only where they begin at multiples of 16 bytes in both.
+    const int64_t head = elements_to_pack(x) == elements_to_pack(d) ? elements_to_pack(x) : classes;
     const int64_t label = target[row];
     const bool counts = label != numbers.ignore_index && is_class(label, classes, fault);
     if (!counts) {
-      for (int64_t k = threadIdx.x; k < classes; k += kThreads) store(d, k, W(0));
+      for_row(x, classes, head, [&](int64_t first, auto& values) {
+        for (W& value : values) value = 0;
+        store_values(d, first, values);
+      });
       continue;
     }
     const W g = upstream[row], lse = logsumexp[row];
     const W picked = static_cast<W>(1 - numbers.smoothing) * (weight ? load(weight, label) : W(1));
-    const W softmax = g * (picked + smooth * weights);
+    const W softmax = g * (picked + smooth * weights), spread = g * smooth;
     // Each thread reads an element before it writes it: d may be x.
-    for (int64_t k = threadIdx.x; k < classes; k += kThreads) {
-      W value = softmax * exp(load(x, k) - lse) - g * smooth * (weight ? load(weight, k) : W(1));
-      if (k == label) value -= g * picked;
-      store(d, k, value);
-    }
+    for_row(x, classes, head, [&](int64_t first, auto& values) {
+      for (W& value : values) {
+        const int64_t k = first + (&value - values);
+        value = softmax * exp(value - lse);
+        if (smoothed) value -= spread * (weight ? load(weight, k) : W(1));
+        if (k == label) value -= g * picked;
+      }
+      store_values(d, first, values);
+    });
   }
 }
 

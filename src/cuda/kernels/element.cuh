@@ -64,6 +64,41 @@ __device__ void store_pack(T* p, const Pack<T>& pack) {
   *reinterpret_cast<int4*>(p) = bytes;
 }
 
+// Lets the threads of a block share out the n elements of a row from x on, packs where they begin at
+// multiples of 16 bytes. f(first, values): elements first, first + 1, ... as Wide<T>[k], where k is
+// Pack<T>::kElements or 1. head: number of elements before the first pack.
+template <class T, class F>
+__device__ void for_row(const T* x, int64_t n, int64_t head, F f) {
+  constexpr int kEach = Pack<T>::kElements;
+  if (head > n) head = n;
+  const auto one = [&](int64_t i) {
+    Wide<T> value[1] = {load(x, i)};
+    f(i, value);
+  };
+  for (int64_t i = threadIdx.x; i < head; i += blockDim.x) one(i);
+  const int64_t packed = head + (n - head) / kEach * kEach;
+  for (int64_t i = head + threadIdx.x * kEach; i < packed; i += blockDim.x * kEach) {
+    const auto pack = load_pack(x + i);
+    Wide<T> values[kEach];
+    for (int j = 0; j < kEach; ++j) values[j] = load(pack.values, j);
+    f(i, values);
+  }
+  for (int64_t i = packed + threadIdx.x; i < n; i += blockDim.x) one(i);
+}
+
+// Stores the values as elements i, i + 1, ... of p: one, or a pack at a multiple of 16 bytes.
+template <class T, int n>
+__device__ void store_values(T* p, int64_t i, const Wide<T> (&values)[n]) {
+  if constexpr (n == 1) {
+    store(p, i, values[0]);
+  } else {
+    static_assert(n == Pack<T>::kElements);
+    Pack<T> pack;
+    for (int j = 0; j < n; ++j) store(pack.values, j, values[j]);
+    store_pack(p + i, pack);
+  }
+}
+
 // Calls f with a null pointer of the element type. The functions of cuda/ops refuse other
 // types before.
 template <class F>
