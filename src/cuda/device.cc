@@ -93,8 +93,10 @@ class GpuDevice : public CudaDevice {
     });
   }
 
-  // Ops allocate from LibTorch's caching allocator.
+  // An op may allocate differently than in its dry run: workspaces that libraries keep, others that
+  // a library chooses by the memory that is free.
   bool plans_memory() const override { return false; }
+  void serve(exec::ServedAllocations* allocations) override { cuda::serve(index(), allocations); }
 
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
     const DeviceGuard guard(index());
@@ -138,12 +140,13 @@ class GpuDevice : public CudaDevice {
   // freed between steps only, so their sum is the peak within steps.
   void reset_peak() override {
     frames_->most = frames_->now.load();
-    reset_tensor_peak(index());
+    outside_ = reset_tensor_peak(index());
   }
-  int64_t peak() const override { return frames_->most + tensor_peak(index()); }
+  int64_t peak() const override { return frames_->most + tensor_peak(index()) - outside_; }
 
   std::shared_ptr<void> enter() override {
     auto guard = direct_to(index(), stream());
+    make_workspaces();
     // The host may have written to parameters on the default stream.
     Event before(index());
     before.record(nullptr);
@@ -197,6 +200,7 @@ class GpuDevice : public CudaDevice {
   std::unique_ptr<HostCopies> out_, in_;  // to the host and from it
   Clock clock_;
   std::vector<std::unique_ptr<Event>> marks_;
+  int64_t outside_ = 0;  // bytes of tensors in use at reset_peak()
 };
 
 }  // namespace

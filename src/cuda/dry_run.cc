@@ -3,10 +3,17 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "cuda/torch_side.h"
+#include "exec/memory/dry_run.h"
 #include "exec/tensor.h"
 
 namespace perigee::cuda {
 namespace {
+
+using Entries = std::vector<exec::RecordedAllocations::Entry>;
 
 at::Tensor zeros(const graph::TensorType& type, const std::vector<int64_t>& strides,
                  at::Device place) {
@@ -17,35 +24,82 @@ at::Tensor zeros(const graph::TensorType& type, const std::vector<int64_t>& stri
   return at::zeros({elements}, options).as_strided(type.shape, strides);
 }
 
+class Recording {
+ public:
+  Recording(int device, Entries& entries) : device_(device) { record(device_, &entries); }
+  ~Recording() { record(device_, nullptr); }
+  Recording(const Recording&) = delete;
+
+ private:
+  int device_;
+};
+
+compile::OpTrace trace_of(const compile::OpInstance& instance,
+                          const std::vector<at::Tensor>& results, const Entries& entries) {
+  compile::OpTrace trace;
+  exec::add_allocations(trace, entries);
+  std::vector<bool> taken(entries.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto& result = results[i];
+    trace.output_allocation.push_back(-1);
+    trace.output_strides.emplace_back();
+    if (!result.defined() || !instance.outputs[i]) continue;
+    const auto& type = *instance.outputs[i];
+    const bool dense = result.is_non_overlapping_and_dense();
+    trace.output_strides.back() = dense ? result.strides().vec()
+                                        : exec::contiguous_strides(type.shape);
+    const auto allocation = exec::allocation_at(result.storage().data(), entries);
+    if (allocation >= 0 && !taken[allocation] && dense && result.storage_offset() == 0 &&
+        entries[allocation].bytes == type.bytes()) {
+      trace.output_allocation.back() = allocation;
+      taken[allocation] = true;
+    } else {
+      trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size());
+      trace.allocations.push_back(type.bytes());
+      trace.freed_before.emplace_back();
+    }
+  }
+  return trace;
+}
+
 }  // namespace
 
 std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpInstance& instance) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto kernel = device.kernel(exec::op_of(instance));
   std::vector<at::Tensor> operands, results(instance.outputs.size());
+  compile::OpTrace trace;
   {
     const auto entered = device.enter();
     for (size_t i = 0; i < instance.operands.size(); ++i) {
       operands.push_back(zeros(instance.operands[i], instance.operand_strides[i], device.place()));
     }
+    // The first call of an op may fill caches of libraries that later calls use.
     kernel(operands, results, {});
+    results.assign(results.size(), {});
+    Entries entries;
+    const Recording recording(device.index(), entries);
+    kernel(operands, results, {});
+    trace = trace_of(instance, results, entries);
+    std::vector<at::Tensor> freed(results.size());
+    freed.swap(results);
+    freed.clear();
+    const bool keeps = std::any_of(entries.begin(), entries.end(),
+                                   [](const auto& entry) { return entry.freed_at < 0; });
+    if (keeps) {
+      // `freed` is empty: the strides are those of the trace.
+      compile::OpTrace alone{.output_strides = std::move(trace.output_strides), .complete = false};
+      for (const auto& type : instance.outputs) {
+        alone.output_allocation.push_back(type ? static_cast<int32_t>(alone.allocations.size())
+                                               : -1);
+        if (!type) continue;
+        alone.allocations.push_back(type->bytes());
+        alone.freed_before.emplace_back();
+      }
+      trace = std::move(alone);
+    }
   }
   device.synchronize({});
-  compile::OpTrace trace{.complete = false};
-  for (size_t i = 0; i < results.size(); ++i) {
-    const auto& result = results[i];
-    trace.output_allocation.push_back(-1);
-    trace.output_strides.emplace_back();
-    if (!result.defined() || !instance.outputs[i]) continue;
-    // Results are copied to their planned addresses, also a returned operand, so strides with gaps
-    // need not be kept.
-    trace.output_strides.back() = result.is_non_overlapping_and_dense()
-                                      ? result.strides().vec()
-                                      : exec::contiguous_strides(instance.outputs[i]->shape);
-    trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size());
-    trace.allocations.push_back(instance.outputs[i]->bytes());
-    trace.freed_before.emplace_back();
-  }
   return trace;
 }
 

@@ -2,10 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "cuda/handles.h"
+#include "cuda/torch_allocator.h"
 
 namespace perigee::cuda {
 namespace {
@@ -28,7 +33,10 @@ struct Direction {
 
 }  // namespace
 
-void start_torch() { at::globalContext().lazyInitDevice(at::kCUDA); }
+void start_torch() {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  install_torch_allocator();
+}
 
 void forbid_tf32() {
   at::globalContext().setAllowTF32CuDNN(false);  // it is cuDNN's default
@@ -39,14 +47,25 @@ std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
   return std::make_shared<Direction>(device, stream);
 }
 
+void make_workspaces() {
+  thread_local std::vector<c10::cuda::CUDAStream> made;
+  const auto own = c10::cuda::getCurrentCUDAStream();
+  if (std::find(made.begin(), made.end(), own) != made.end()) return;
+  at::cuda::getCurrentCUDABlasHandle();
+  at::cuda::getCUDABlasLtWorkspace();
+  made.push_back(own);
+}
+
 cudaStream_t current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(index_of(device)).stream();
 }
 
 cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-void reset_tensor_peak(int device) {
+int64_t reset_tensor_peak(int device) {
   c10::cuda::CUDACachingAllocator::resetPeakStats(index_of(device));
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return getDeviceStats(index_of(device)).allocated_bytes[all].current;
 }
 
 int64_t tensor_peak(int device) {

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cuda/calls.h"
+#include "exec/memory/allocator.h"
+#include "exec/memory/served_allocations.h"
 
 namespace perigee::cuda {
 
-// Starts LibTorch's CUDA support in this process.
+// Starts LibTorch's CUDA support in this process, with planned addresses in its allocator.
 void start_torch();
 
 // Makes float32 products and convolutions of this process compute in float32, not in TF32.
@@ -18,12 +21,25 @@ void forbid_tf32();
 // to, until the result is dropped. Dropping never throws.
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream);
 
+// Makes the workspaces that cuBLAS keeps for this thread and its stream of the current GPU. LibTorch
+// would allocate them in the first product: they must not lie at planned addresses.
+void make_workspaces();
+
 // Returns the stream that this thread's ops on the GPU are submitted to.
 cudaStream_t current_stream(int device);
 cudaStream_t current_stream();  // on the current GPU
 
-// The caching allocator of a GPU: bytes of its tensors at most since the last reset.
-void reset_tensor_peak(int device);
+// Asks `allocations` for the addresses of this thread's allocations on the GPU, or (nullptr) ends
+// that. LibTorch makes those that it does not serve.
+void serve(int device, exec::ServedAllocations* allocations);
+
+// Appends this thread's allocations on the GPU, and when they are freed, to `entries`, or (nullptr)
+// ends that.
+void record(int device, std::vector<exec::RecordedAllocations::Entry>* entries);
+
+// The caching allocator of a GPU. Starts a peak; returns the bytes of the tensors in use.
+int64_t reset_tensor_peak(int device);
+// Returns the bytes of its tensors at most since the last reset.
 int64_t tensor_peak(int device);
 
 // Returns the bytes that the caching allocator of a GPU has from CUDA.

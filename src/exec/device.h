@@ -16,6 +16,7 @@
 
 namespace perigee::exec {
 
+class ServedAllocations;
 class Work;
 
 class Device {
@@ -46,13 +47,17 @@ class Device {
   virtual std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from,
                                      bool to_host) = 0;
 
-  // Returns whether PlannedAllocations serves the allocations of its kernels. Otherwise kernels
-  // allocate freely and their results are copied to their planned addresses.
+  // Returns whether PlannedAllocations serves the allocations of its kernels: all of them, as
+  // recorded. Otherwise kernels may allocate differently, and results that are elsewhere are copied
+  // to their planned addresses.
   virtual bool plans_memory() const = 0;
 
-  // Runs the op once on zeros and returns its allocations and the strides of its results; without
-  // planned memory, the results alone (an incomplete trace). Returns nothing where a trace cannot
-  // describe the op. Throws Error when the op fails.
+  // Without planned memory: asks `allocations` for the addresses of this thread's allocations on
+  // the device, until it is called with nullptr. The default never asks.
+  virtual void serve(ServedAllocations* allocations) { static_cast<void>(allocations); }
+
+  // Runs the op on zeros and returns its allocations and the strides of its results. Returns
+  // nothing where a trace cannot describe the op. Throws Error when the op fails.
   virtual std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) = 0;
 
   // peak() returns the largest number of bytes of its memory in use since reset_peak(), without

@@ -48,6 +48,35 @@ Op op_of(const compile::Program& program, const Instruction& instruction) {
   return op;
 }
 
+// Has the device serve an op's allocations, if there are any to serve, during its lifetime.
+class Serving {
+ public:
+  Serving(Device& device, ServedAllocations* served) : device_(device), served_(served) {
+    if (!served_) return;
+    served_->start();
+    device_.serve(served_);
+  }
+  ~Serving() {
+    if (served_) device_.serve(nullptr);
+  }
+  Serving(const Serving&) = delete;
+
+  void stop() const {
+    if (served_) served_->stop();
+  }
+  void check_all_freed() const {
+    if (!served_ || served_->in_use() == 0) return;
+    fail_run(
+        "exec",
+        "an op must free its allocations before it ends, but keeps {} bytes at planned addresses",
+        served_->in_use());
+  }
+
+ private:
+  Device& device_;
+  ServedAllocations* served_;
+};
+
 }  // namespace
 
 struct Executor::Impl {
@@ -212,6 +241,10 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
       exec::prepare(prepared, source.instructions[i], {program, communicator, mesh, [&](ValueId v) {
                                                          return tensor_of(v, made->bases);
                                                        }});
+      const auto& allocations = source.instructions[i].allocations;
+      if (source.instructions[i].traced && !allocations.empty() && !device.plans_memory()) {
+        prepared.served = std::make_unique<ServedAllocations>(allocations, made->bases);
+      }
     } catch (const std::exception& error) {
       fail("exec", "{} must fit its program, but: {}", where(source, source.instructions[i]),
            text_of(error));
@@ -240,17 +273,12 @@ void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& b
     for (auto& result : prepared.results) result.reset();
     return;
   }
+  const Serving serving(device, prepared.served.get());
   (*prepared.kernel)(prepared.operands, prepared.results, draw);
-  for (const auto& [result, value] : prepared.expected) {
-    const auto& given = prepared.results[result];
-    if (!given.defined() || given.sizes() != value.sizes() ||
-        given.scalar_type() != value.scalar_type()) {
-      fail_run("exec", "result {} must be {}, but is {}", result, layout_of(value),
-               given.defined() ? layout_of(given) : "no tensor");
-    }
-    value.copy_(given);
-  }
+  serving.stop();
+  store_results(prepared);
   for (auto& result : prepared.results) result.reset();
+  serving.check_all_freed();
 }
 
 void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch) {

@@ -63,6 +63,31 @@ void prepare(Prepared& prepared, const Instruction& instruction, const PrepareCo
   }
 }
 
+void store_results(Prepared& prepared) {
+  const auto in_place = [](const at::Tensor& given, const at::Tensor& value) {
+    return value.numel() == 0 ||
+           (given.const_data_ptr() == value.const_data_ptr() && same_layout(given, value));
+  };
+  bool all_in_place = true;
+  for (const auto& [result, value] : prepared.expected) {
+    auto& given = prepared.results[result];
+    if (!given.defined() || given.sizes() != value.sizes() ||
+        given.scalar_type() != value.scalar_type()) {
+      fail_run("exec", "result {} must be {}, but is {}", result, layout_of(value),
+               given.defined() ? layout_of(given) : "no tensor");
+    }
+    if (in_place(given, value)) continue;
+    all_in_place = false;
+    // It may lie where another result belongs, or at its own address in another layout.
+    if (prepared.served && prepared.served->holds(given.storage().data())) given = given.clone();
+  }
+  if (all_in_place) return;
+  for (const auto& [result, value] : prepared.expected) {
+    const auto& given = prepared.results[result];
+    if (!in_place(given, value)) value.copy_(given);
+  }
+}
+
 const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
                             const std::string& name) {
   for (const auto& binding : program.bindings) {

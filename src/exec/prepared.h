@@ -14,6 +14,7 @@
 #include "compile/program.h"
 #include "exec/comm/collective_op.h"
 #include "exec/comm/communicator.h"
+#include "exec/memory/served_allocations.h"
 #include "exec/ops/op.h"
 #include "mesh/mesh.h"
 
@@ -28,7 +29,9 @@ struct Expected {
 // An instruction of one slot; comments say which kinds of instruction use a field.
 struct Prepared {
   const compile::Instruction* source = nullptr;
-  Kernel* kernel = nullptr;                   // op
+  Kernel* kernel = nullptr;  // op
+  // op whose allocations are known, on a device without planned memory
+  std::unique_ptr<ServedAllocations> served;
   std::vector<at::Tensor> operands;           // op
   std::vector<at::Tensor> results;            // op: receives the results of a call
   std::vector<Expected> expected;             // op
@@ -57,6 +60,10 @@ struct PrepareContext {
 // program does not bind.
 void prepare(Prepared& prepared, const compile::Instruction& instruction,
              const PrepareContext& context);
+
+// Copies each result that an op has given elsewhere, or in another layout, to its planned address.
+// Throws Error where a result has another type or is missing.
+void store_results(Prepared& prepared);
 
 // Returns the program's first binding of that kind and name, or nullptr.
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,

@@ -54,6 +54,26 @@ void add_workers(const Workers& workers, compile::OpTrace& trace) {
 
 }  // namespace
 
+void add_allocations(compile::OpTrace& trace,
+                     const std::vector<RecordedAllocations::Entry>& entries) {
+  for (size_t k = 0; k < entries.size(); ++k) {
+    trace.allocations.push_back(entries[k].bytes);
+    auto& freed = trace.freed_before.emplace_back();
+    for (size_t j = 0; j < k; ++j) {
+      if (entries[j].freed_at >= 0 && entries[j].freed_at <= static_cast<int64_t>(k)) {
+        freed.push_back(static_cast<int32_t>(j));
+      }
+    }
+  }
+}
+
+int32_t allocation_at(const void* address, const std::vector<RecordedAllocations::Entry>& entries) {
+  for (size_t k = entries.size(); k-- > 0;) {
+    if (entries[k].freed_at < 0 && entries[k].address == address) return static_cast<int32_t>(k);
+  }
+  return -1;
+}
+
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   // LibTorch sets a thread's number of OpenMP threads when the thread first asks for it. oneDNN
@@ -75,26 +95,14 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
   kernel(operands, results, {});
 
   const auto& entries = recorded.entries();
-  for (size_t k = 0; k < entries.size(); ++k) {
-    trace.allocations.push_back(entries[k].bytes);
-    auto& freed = trace.freed_before.emplace_back();
-    for (size_t j = 0; j < k; ++j) {
-      if (entries[j].freed_at >= 0 && entries[j].freed_at <= static_cast<int64_t>(k)) {
-        freed.push_back(static_cast<int32_t>(j));
-      }
-    }
-  }
+  add_allocations(trace, entries);
   for (const auto& result : results) {
     int32_t allocation = -1;
     std::vector<int64_t> strides;
     if (result.defined()) {
       strides = result.strides().vec();
-      for (size_t k = entries.size(); k-- > 0;) {
-        if (entries[k].freed_at >= 0 || entries[k].address != result.storage().data()) continue;
-        if (result.storage_offset() != 0) return std::nullopt;
-        allocation = static_cast<int32_t>(k);
-        break;
-      }
+      allocation = allocation_at(result.storage().data(), entries);
+      if (allocation >= 0 && result.storage_offset() != 0) return std::nullopt;
     }
     trace.output_allocation.push_back(allocation);
     trace.output_strides.push_back(std::move(strides));
