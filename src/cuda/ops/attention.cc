@@ -124,7 +124,7 @@ Kernel attention_backward(const Arguments& a, const OpContext& context) {
       const auto no_seed = at::empty({}, q.options().dtype(at::kLong));
       std::tie(d_query, d_key, d_value, std::ignore) =
           at::_scaled_dot_product_efficient_attention_backward(
-              g, q, k, v, {}, o, padded_logsumexp(logsumexp), no_seed, no_seed, 0.0,
+              g, q, k, v, {}, position_major(o), padded_logsumexp(logsumexp), no_seed, no_seed, 0.0,
               {true, true, true, false}, flash.causal, flash.scale);
     }
     const auto groups = in[flash.key].size(1);

@@ -28,6 +28,10 @@ AttentionPath attention_path(const AttentionCase& c) {
   return half || c.type == at::kFloat ? AttentionPath::efficient : AttentionPath::math;
 }
 
+at::Tensor position_major(const at::Tensor& t) {
+  return t.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
 at::Tensor padded_logsumexp(const at::Tensor& logsumexp) {
   constexpr int64_t kWarpRows = 32;
   const auto room = (kWarpRows - logsumexp.size(2) % kWarpRows) % kWarpRows;

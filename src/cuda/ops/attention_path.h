@@ -25,6 +25,11 @@ struct AttentionCase {
 // backward agree.
 AttentionPath attention_path(const AttentionCase& wanted);
 
+// Returns t [batch, heads, positions, width] with strides of a contiguous [batch, positions, heads,
+// width]. The efficient backward kernel of half types reads the output of attention with these
+// strides, whatever strides it has.
+at::Tensor position_major(const at::Tensor& t);
+
 // Returns logsumexp [batch, heads, rows] of the efficient kernel with rows up to a multiple of a
 // warp's. The forward kernel writes +inf there, which makes the probabilities of these rows 0.
 at::Tensor padded_logsumexp(const at::Tensor& logsumexp);

@@ -71,6 +71,15 @@ TEST_CASE("deterministic attention keeps flash attention, and leaves the efficie
   CHECK(attention_path(wanted) == AttentionPath::math);
 }
 
+TEST_CASE("the efficient kernel gets outputs position by position") {
+  const auto output = at::randn({2, 3, 40, 16});
+  for (const auto& given : {output, output.transpose(1, 2).contiguous().transpose(1, 2)}) {
+    const auto result = position_major(given);
+    CHECK(result.strides() == at::IntArrayRef({40 * 3 * 16, 16, 3 * 16, 1}));
+    CHECK(at::equal(result, output));
+  }
+}
+
 TEST_CASE("rows beyond the last one have the logsumexp that makes their probabilities 0") {
   const auto saved = at::randn({2, 3, 40});
   const auto padded = padded_logsumexp(saved);
