@@ -80,8 +80,8 @@ struct RowsFrom {
   Rows shape;
 };
 
-// to [padded.rows, padded.columns] = from, with zeros beyond it.
-void copy_rows(const RowsFrom& from, void* to, Rows padded, cudaStream_t stream);
+// to [wanted.rows, wanted.columns] = from, with zeros beyond it.
+void copy_rows(const RowsFrom& from, void* to, Rows wanted, cudaStream_t stream);
 
 // ---- norm.cu
 

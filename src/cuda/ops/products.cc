@@ -31,16 +31,20 @@ bool aligned(const Tensor& t) {
          whole(rows.size(1)) && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
 
+// Returns a copy of t in the given sizes, with zeros beyond it. The rows of t are contiguous.
+Tensor copied(const Tensor& t, int64_t rows, int64_t columns) {
+  const auto result = at::empty({rows, columns}, t.options());
+  copy_rows({t.const_data_ptr(), t.stride(0), {t.size(0), t.size(1)}}, result.mutable_data_ptr(),
+            {rows, columns}, current_stream());
+  check_launch("copy_rows");
+  return result;
+}
+
 // Returns t in the given sizes, with zeros beyond it.
 Tensor padded(const Tensor& t, int64_t rows, int64_t columns) {
   if (by_columns(t)) return padded(t.t(), columns, rows).t();
   if (t.size(0) == rows && t.size(1) == columns && aligned(t)) return t;
-  const auto from = t.stride(1) == 1 ? t : t.contiguous();
-  const auto result = at::empty({rows, columns}, t.options());
-  copy_rows({from.const_data_ptr(), from.stride(0), {from.size(0), from.size(1)}},
-            result.mutable_data_ptr(), {rows, columns}, current_stream());
-  check_launch("copy_rows");
-  return result;
+  return copied(t.stride(1) == 1 ? t : t.contiguous(), rows, columns);
 }
 
 ProductSizes sizes_of(const Tensor& a, const Tensor& b) {
@@ -70,9 +74,11 @@ std::optional<ProductSizes> padded_sizes(const Tensor& a, const Tensor& b) {
 
 Tensor padded_product(const Tensor& a, const Tensor& b, const ProductSizes& sizes) {
   const auto given = sizes_of(a, b);
-  return at::mm(padded(a, sizes.rows, sizes.inner), padded(b, sizes.inner, sizes.columns))
-      .narrow(0, 0, given.rows)
-      .narrow(1, 0, given.columns);
+  const auto result = at::mm(padded(a, sizes.rows, sizes.inner),
+                             padded(b, sizes.inner, sizes.columns))
+                          .narrow(0, 0, given.rows);
+  if (sizes.columns == given.columns) return result;
+  return copied(result.narrow(1, 0, given.columns), given.rows, given.columns);
 }
 
 Kernel product(const Arguments& a, const OpContext& context) {

@@ -24,8 +24,9 @@ bool padding_pays(const ProductSizes& sizes);
 // is contiguous in an operand or in the result. Nothing where all rows and addresses are so already.
 std::optional<ProductSizes> padded_sizes(const at::Tensor& a, const at::Tensor& b);
 
-// Returns a b, a view of a product of the given sizes. Copies operands of other sizes, or whose rows
-// begin between multiples of 16 bytes, into memory with zeros beyond them. a, b: two-byte elements.
+// Returns a b, contiguous: a part of a product of the given sizes. Copies operands of other sizes, or
+// whose rows begin between multiples of 16 bytes, into memory with zeros beyond them. Elements have
+// two bytes.
 at::Tensor padded_product(const at::Tensor& a, const at::Tensor& b, const ProductSizes& sizes);
 
 }  // namespace perigee::cuda
