@@ -66,7 +66,7 @@ __global__ void forward(const T* logits, const int64_t* target, const T* weight,
   const W smooth = static_cast<W>(numbers.smoothing / static_cast<double>(classes));
   const W weights = smoothed ? class_weights(weight, classes) : W(0);
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
-    const T* x = logits + row * classes;
+    const T* x = logits + row * numbers.stride;
     Running<W> running;
     for_row(x, classes, elements_to_pack(x), [&](int64_t first, const auto& values) {
       add(running, values);
@@ -103,8 +103,8 @@ __global__ void backward(const Wide<T>* upstream, const T* logits, const int64_t
   const W smooth = static_cast<W>(numbers.smoothing / static_cast<double>(classes));
   const W weights = smoothed ? class_weights(weight, classes) : W(0);
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
-    const T* x = logits + row * classes;
-    T* d = d_logits + row * classes;
+    const T* x = logits + row * numbers.stride;
+    T* d = d_logits + row * numbers.d_stride;
     // Packs only where they begin at multiples of 16 bytes in both.
     const int64_t head = elements_to_pack(x) == elements_to_pack(d) ? elements_to_pack(x) : classes;
     const int64_t label = target[row];

@@ -168,6 +168,7 @@ void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, E
 struct LossNumbers {
   int64_t ignore_index = -100;
   double smoothing = 0;
+  int64_t stride = 0, d_stride = 0;  // of rows of the logits and of their gradient, in elements
 };
 
 // losses [rows] of logsumexp's type, logsumexp [rows]. Invalid labels are reported in *fault.

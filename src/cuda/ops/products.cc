@@ -18,18 +18,22 @@ constexpr int64_t kPiece = 8;  // two-byte elements in 16 bytes
 
 bool whole(int64_t elements) { return elements % kPiece == 0; }
 int64_t round_up(int64_t elements) { return (elements + kPiece - 1) / kPiece * kPiece; }
+int64_t round_down(int64_t elements) { return elements / kPiece * kPiece; }
 
 // Whether the columns of a matrix are contiguous, and not its rows.
 bool by_columns(const Tensor& t) {
   return t.stride(0) == 1 && t.stride(1) >= std::max<int64_t>(1, t.size(0)) && t.stride(1) != 1;
 }
 
-// Returns whether cuBLAS reads the matrix in whole pieces.
-bool aligned(const Tensor& t) {
+// Returns whether rows (or columns, where these are contiguous) begin at multiples of 16 bytes.
+bool begins_aligned(const Tensor& t) {
   const auto rows = by_columns(t) ? t.t() : t;
   return rows.stride(1) == 1 && rows.stride(0) >= rows.size(1) && whole(rows.stride(0)) &&
-         whole(rows.size(1)) && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+         reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
+
+// Returns whether cuBLAS reads the matrix in whole pieces.
+bool aligned(const Tensor& t) { return begins_aligned(t) && whole(t.size(by_columns(t) ? 0 : 1)); }
 
 // Returns a copy of t in the given sizes, with zeros beyond it. The rows of t are contiguous.
 Tensor copied(const Tensor& t, int64_t rows, int64_t columns) {
@@ -74,11 +78,37 @@ std::optional<ProductSizes> padded_sizes(const Tensor& a, const Tensor& b) {
 
 Tensor padded_product(const Tensor& a, const Tensor& b, const ProductSizes& sizes) {
   const auto given = sizes_of(a, b);
-  const auto result = at::mm(padded(a, sizes.rows, sizes.inner),
-                             padded(b, sizes.inner, sizes.columns))
-                          .narrow(0, 0, given.rows);
-  if (sizes.columns == given.columns) return result;
-  return copied(result.narrow(1, 0, given.columns), given.rows, given.columns);
+  return at::mm(padded(a, sizes.rows, sizes.inner), padded(b, sizes.inner, sizes.columns))
+      .narrow(0, 0, given.rows)
+      .narrow(1, 0, given.columns);
+}
+
+Tensor empty_rows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  constexpr int64_t kLarge = 1024;  // else the gaps are not worth while
+  const bool gaps = columns >= kLarge && c10::elementSize(options.dtype().toScalarType()) == 2;
+  return at::empty({rows, gaps ? round_up(columns) : columns}, options).narrow(1, 0, columns);
+}
+
+bool can_cut(const Tensor& a, const Tensor& b) {
+  return whole(b.size(1)) && begins_aligned(a) && begins_aligned(b);
+}
+
+Tensor cut_product(const Tensor& a, const Tensor& b) {
+  const auto [rows, inner, columns] = sizes_of(a, b);
+  const auto result = at::empty({rows, columns}, a.options());
+  const auto most = by_columns(a) ? round_down(rows) : rows;
+  const auto summed = !by_columns(a) || by_columns(b) ? round_down(inner) : inner;
+  auto first = result.narrow(0, 0, most);
+  const auto upper = a.narrow(0, 0, most);
+  at::mm_out(first, upper.narrow(1, 0, summed), b.narrow(0, 0, summed));
+  if (summed < inner) {
+    first.addmm_(upper.narrow(1, summed, inner - summed), b.narrow(0, summed, inner - summed));
+  }
+  if (most < rows) {
+    auto rest = result.narrow(0, most, rows - most);
+    at::mm_out(rest, a.narrow(0, most, rows - most), b);
+  }
+  return result;
 }
 
 Kernel product(const Arguments& a, const OpContext& context) {
@@ -89,7 +119,7 @@ Kernel product(const Arguments& a, const OpContext& context) {
     const bool half = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
     if (half && padding_pays(sizes_of(x, y))) {
       if (const auto sizes = padded_sizes(x, y)) {
-        out[0] = padded_product(x, y, *sizes);
+        out[0] = can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes);
         return;
       }
     }

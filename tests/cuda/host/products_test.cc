@@ -71,10 +71,38 @@ TEST_CASE("a padded product equals the product, whatever lies between the rows")
       const auto sizes = padded_sizes(x, y).value_or(ProductSizes{m, k, n});
       const auto result = padded_product(x, y, sizes);
       REQUIRE(result.sizes() == expected.sizes());
-      REQUIRE(result.is_contiguous());
+      REQUIRE(result.stride(1) == 1);
       REQUIRE(at::equal(result.to(at::kFloat), expected.to(at::kBFloat16).to(at::kFloat)));
     }
   }
+}
+
+TEST_CASE("a product is cut where rows begin at multiples of 16 bytes") {
+  at::manual_seed(2);
+  const int64_t m = GENERATE(8, 13), k = GENERATE(16, 19), n = 24;
+  const auto gaps = [](const Tensor& t) { return with_gaps(t, 16 - t.size(1) % 8); };
+  const auto a = matrix(m, k), b = matrix(k, n);
+  const auto expected = a.to(at::kFloat).mm(b.to(at::kFloat)).to(at::kBFloat16);
+  for (const auto& x : {gaps(a), gaps(a.t().contiguous()).t()}) {
+    for (const auto& y : {gaps(b), gaps(b.t().contiguous()).t()}) {
+      REQUIRE(can_cut(x, y));
+      REQUIRE(at::equal(cut_product(x, y), expected));
+    }
+  }
+  CHECK_FALSE(can_cut(with_gaps(a, 3 + k % 2), b));
+  CHECK_FALSE(can_cut(gaps(a), matrix(k, 23)));
+}
+
+TEST_CASE("rows of a large matrix of two-byte elements begin at multiples of 16 bytes") {
+  const auto strides = [](int64_t columns, at::ScalarType type) {
+    const auto rows = empty_rows(3, columns, at::TensorOptions(type));
+    CHECK(rows.sizes() == at::IntArrayRef({3, columns}));
+    return rows.stride(0);
+  };
+  CHECK(strides(50257, at::kBFloat16) == 50264);
+  CHECK(strides(50264, at::kHalf) == 50264);
+  CHECK(strides(50257, at::kFloat) == 50257);
+  CHECK(strides(257, at::kBFloat16) == 257);
 }
 
 }  // namespace
