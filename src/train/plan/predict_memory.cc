@@ -10,8 +10,8 @@
 namespace perigee::train {
 namespace {
 
-// Notes the largest sum of an op's allocations among ops that are known to allocate freely, as all
-// do on a GPU: while such an op runs, its results exist beside their planned places.
+// Notes the largest sum of an op's allocations among ops whose traces are incomplete: while such an op
+// runs, its results exist beside their planned places.
 class FreeAllocations : public compile::TraceSource {
  public:
   explicit FreeAllocations(compile::TraceSource& traces) : traces_(traces) {}

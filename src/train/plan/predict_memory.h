@@ -13,7 +13,8 @@ namespace perigee::train {
 
 // Chooses the recomputed regions that fit the plan's memory budget and fills the memory of its
 // prediction from recorded traces; the memory of ops without a trace is estimated and marked so.
-// Where ops allocate freely (on a GPU), the largest results of one of them count twice.
+// Where ops on a GPU have traces that do not list all their allocations, the largest results of one of
+// them count twice.
 // Returns the programs of all ranks.
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces);
