@@ -53,6 +53,9 @@ foreach(folder IN LISTS test_folders)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(plugin|make|program)_[a-z]+\\.cc$")  # libraries and programs that tests use
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS tests/${folder}/*_test.cc)  # and not tests, such as program_test.cc
+  list(APPEND sources ${tests})
+  list(REMOVE_DUPLICATES sources)
   list(FILTER sources EXCLUDE REGEX "tests/cuda/(host|simulated)/")
   if(folder STREQUAL command)  # the launcher is tested in processes of its own
     file(GLOB launcher_sources CONFIGURE_DEPENDS tools/perigee/launch/*.cc)
