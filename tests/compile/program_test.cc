@@ -1,6 +1,7 @@
 // Programs of hand-made graphs.
 #include <catch2/catch.hpp>
 
+#include "compile/draft/layout.h"
 #include "tests/compile/support.h"
 #include "tests/support/golden.h"
 
@@ -196,6 +197,56 @@ TEST_CASE("results of pointwise ops reuse the places of operands that are not re
     ++found;
   }
   CHECK(found == 1);
+}
+
+// Traces in which every op allocates its results and (`temporaries`) as many bytes before each.
+class PlainTraces : public TraceSource {
+ public:
+  explicit PlainTraces(bool temporaries) : temporaries_(temporaries) {}
+  std::optional<OpTrace> find(const OpInstance& instance) override {
+    OpTrace trace;
+    for (const auto& type : instance.outputs) {
+      trace.output_allocation.push_back(-1);
+      trace.output_strides.emplace_back();
+      if (!type) continue;
+      trace.allocations.resize(trace.allocations.size() + (temporaries_ ? 2 : 1), type->bytes());
+      trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size()) - 1;
+      trace.output_strides.back() = contiguous_strides(type->shape);
+    }
+    trace.freed_before.resize(trace.allocations.size());
+    return trace;
+  }
+
+ private:
+  bool temporaries_;
+};
+
+TEST_CASE("an op that allocates more than its result allocates nothing where its operands are") {
+  const auto graph = mlp({.layers = 3});
+  const auto allocations_over_operands = [&](bool temporaries) {
+    PlainTraces traces(temporaries);
+    const auto program = compile::compile(graph, data_parallel(graph, 1, 2), {.clip_norm = 1}, 0,
+                                          traces);
+    verify(program);
+    int found = 0;
+    for (const auto& section : program.sections) {
+      for (const auto& instruction : section.instructions) {
+        if (instruction.kind != Instruction::Kind::op) continue;
+        for (const auto& [bytes, place, until] : instruction.allocations) {
+          graph::Node node{.op = instruction.op, .args = instruction.args};
+          node.each_operand([&](ValueId v) {
+            const auto& operand = program.values[v.index];
+            const auto begin = operand.place.offset;
+            found += place.frame >= 0 && operand.place.frame == place.frame &&
+                     begin < place.offset + bytes && place.offset < begin + operand.type.bytes();
+          });
+        }
+      }
+    }
+    return found;
+  };
+  CHECK(allocations_over_operands(false) > 0);
+  CHECK(allocations_over_operands(true) == 0);
 }
 
 TEST_CASE("a step average over all microbatches is computed before the first one") {
