@@ -34,34 +34,6 @@ class Recording {
   int device_;
 };
 
-compile::OpTrace trace_of(const compile::OpInstance& instance,
-                          const std::vector<at::Tensor>& results, const Entries& entries) {
-  compile::OpTrace trace;
-  exec::add_allocations(trace, entries);
-  std::vector<bool> taken(entries.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    const auto& result = results[i];
-    trace.output_allocation.push_back(-1);
-    trace.output_strides.emplace_back();
-    if (!result.defined() || !instance.outputs[i]) continue;
-    const auto& type = *instance.outputs[i];
-    const bool dense = result.is_non_overlapping_and_dense();
-    trace.output_strides.back() = dense ? result.strides().vec()
-                                        : exec::contiguous_strides(type.shape);
-    const auto allocation = exec::allocation_at(result.storage().data(), entries);
-    if (allocation >= 0 && !taken[allocation] && dense && result.storage_offset() == 0 &&
-        entries[allocation].bytes == type.bytes()) {
-      trace.output_allocation.back() = allocation;
-      taken[allocation] = true;
-    } else {
-      trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size());
-      trace.allocations.push_back(type.bytes());
-      trace.freed_before.emplace_back();
-    }
-  }
-  return trace;
-}
-
 }  // namespace
 
 std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpInstance& instance) {
@@ -80,7 +52,7 @@ std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpIns
     Entries entries;
     const Recording recording(device.index(), entries);
     kernel(operands, results, {});
-    trace = trace_of(instance, results, entries);
+    trace = exec::trace_with_copies(instance, results, entries);
     std::vector<at::Tensor> freed(results.size());
     freed.swap(results);
     freed.clear();

@@ -8,11 +8,9 @@
 
 namespace perigee::cuda {
 
-// Runs the op on the GPU on operands of zeros and returns its trace. A result that the executor
-// copies to its planned address (one that is an operand, part of an allocation or has gaps) has an
-// allocation of its own there, after those that the op makes. The trace of an op that keeps memory
-// beyond its run lists the results alone and is incomplete. Throws Error when the op fails or its
-// operands do not fit on the GPU.
+// Runs the op on the GPU on operands of zeros and returns its trace (exec::trace_with_copies). The
+// trace of an op that keeps memory beyond its run lists the results alone and is incomplete. Throws
+// Error when the op fails or its operands do not fit on the GPU.
 std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpInstance& instance);
 
 }  // namespace perigee::cuda

@@ -58,6 +58,56 @@ TEST_CASE("an allocation is not served where another one is in use") {
   CHECK(served.serve(64) == nullptr);
 }
 
+TEST_CASE("a trace keeps results that are allocations of their own, and lists others for copies") {
+  const at::Tensor operand = at::ones({kRows, kColumns}, at::kDouble);
+  using Strides = std::vector<int64_t>;
+  const auto trace_of = [&](const std::function<std::vector<at::Tensor>()>& op) {
+    RecordedAllocations recorded;
+    const auto results = op();
+    compile::OpInstance instance;
+    instance.outputs.assign(results.size(), kType);
+    return trace_with_copies(instance, results, recorded.entries());
+  };
+  const auto empty = [](Strides strides) {
+    return at::empty_strided({kRows, kColumns}, strides, at::kDouble);
+  };
+  const Strides rows = {kColumns, 1}, columns = {1, kRows};
+
+  auto trace = trace_of([&] {
+    static_cast<void>(at::empty({5}, at::kDouble));
+    const auto second = empty(columns), first = empty(rows);
+    return std::vector{first, second};
+  });
+  CHECK(trace.allocations == Strides{40, kBytes, kBytes});
+  CHECK(trace.freed_before == std::vector<std::vector<int32_t>>{{}, {0}, {0}});
+  CHECK(trace.output_allocation == std::vector<int32_t>{2, 1});
+  CHECK(trace.output_strides == std::vector<Strides>{rows, columns});
+  CHECK(trace.complete);
+
+  trace = trace_of([&] { return std::vector{operand, empty(rows)}; });
+  CHECK(trace.allocations == Strides{kBytes, kBytes});
+  CHECK(trace.output_allocation == std::vector<int32_t>{1, 0});
+
+  trace = trace_of([&] {  // two results in one allocation, of another size
+    const auto both = at::empty({2, kRows, kColumns}, at::kDouble);
+    return std::vector{both[0], both[1]};
+  });
+  CHECK(trace.allocations == Strides{2 * kBytes, kBytes, kBytes});
+  CHECK(trace.output_allocation == std::vector<int32_t>{1, 2});
+
+  trace = trace_of([&] { return std::vector{empty({kColumns + 1, 1})}; });  // gaps
+  CHECK(trace.allocations.size() == 2);
+  CHECK(trace.output_allocation == std::vector<int32_t>{1});
+  CHECK(trace.output_strides == std::vector<Strides>{rows});
+
+  trace = trace_of([&] {
+    const auto result = empty(rows);
+    return std::vector{result, result};
+  });
+  CHECK(trace.allocations == Strides{kBytes, kBytes});
+  CHECK(trace.output_allocation == std::vector<int32_t>{0, 1});
+}
+
 // The CPU as a device without planned memory. Ops named "test::..." run the test's function.
 class ServingDevice : public Device {
  public:
@@ -205,7 +255,7 @@ TEST_CASE("results that take each other's addresses are put in order") {
   CHECK(outcome.served == 4);
 }
 
-TEST_CASE("a temporary that takes the address of a result does no harm") {
+TEST_CASE("results are right where a temporary takes the address of one") {
   const auto unplanned = [](auto& on, const at::Tensor& x, auto results) {
     const auto temporary = on.empty({kRows, kColumns}).copy_(x * 3);
     results[0] = on.empty({kRows, kColumns}).copy_(temporary / 3);

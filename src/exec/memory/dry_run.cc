@@ -52,8 +52,7 @@ void add_workers(const Workers& workers, compile::OpTrace& trace) {
   trace.complete = workers.empty();
 }
 
-}  // namespace
-
+// Appends the recorded allocations to the trace, with those that were freed before each.
 void add_allocations(compile::OpTrace& trace,
                      const std::vector<RecordedAllocations::Entry>& entries) {
   for (size_t k = 0; k < entries.size(); ++k) {
@@ -67,12 +66,15 @@ void add_allocations(compile::OpTrace& trace,
   }
 }
 
+// Returns the index of the recorded allocation that is in use at the address, or -1.
 int32_t allocation_at(const void* address, const std::vector<RecordedAllocations::Entry>& entries) {
   for (size_t k = entries.size(); k-- > 0;) {
     if (entries[k].freed_at < 0 && entries[k].address == address) return static_cast<int32_t>(k);
   }
   return -1;
 }
+
+}  // namespace
 
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -108,6 +110,34 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
     trace.output_strides.push_back(std::move(strides));
   }
   add_workers(recorded.workers(), trace);
+  return trace;
+}
+
+compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
+                                   std::span<const at::Tensor> results,
+                                   const std::vector<RecordedAllocations::Entry>& entries) {
+  compile::OpTrace trace;
+  add_allocations(trace, entries);
+  std::vector<bool> taken(entries.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto& result = results[i];
+    trace.output_allocation.push_back(-1);
+    trace.output_strides.emplace_back();
+    if (!result.defined() || !instance.outputs[i]) continue;
+    const auto& type = *instance.outputs[i];
+    const bool dense = result.is_non_overlapping_and_dense();
+    trace.output_strides.back() = dense ? result.strides().vec() : contiguous_strides(type.shape);
+    const auto allocation = allocation_at(result.storage().data(), entries);
+    if (allocation >= 0 && !taken[allocation] && dense && result.storage_offset() == 0 &&
+        entries[allocation].bytes == type.bytes()) {
+      trace.output_allocation.back() = allocation;
+      taken[allocation] = true;
+    } else {
+      trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size());
+      trace.allocations.push_back(type.bytes());
+      trace.freed_before.emplace_back();
+    }
+  }
   return trace;
 }
 

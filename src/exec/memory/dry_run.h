@@ -2,7 +2,11 @@
 // not allocated.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "compile/trace.h"
 #include "exec/memory/allocator.h"
@@ -14,11 +18,11 @@ namespace perigee::exec {
 // allocation, but not at its start. Throws Error naming the op when it fails.
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance);
 
-// Appends the recorded allocations to a trace, with those that were freed before each.
-void add_allocations(compile::OpTrace& trace,
-                     const std::vector<RecordedAllocations::Entry>& entries);
-
-// Returns the index of the recorded allocation that is in use at the address, or -1.
-int32_t allocation_at(const void* address, const std::vector<RecordedAllocations::Entry>& entries);
+// Returns the trace of an op on a device without planned memory (Device::plans_memory) from its
+// recorded allocations and its results, which are in use. A result that the executor copies (an
+// operand, a part of an allocation, or one with gaps) has an allocation after those of the op.
+compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
+                                   std::span<const at::Tensor> results,
+                                   const std::vector<RecordedAllocations::Entry>& entries);
 
 }  // namespace perigee::exec
