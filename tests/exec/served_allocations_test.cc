@@ -95,10 +95,21 @@ TEST_CASE("a trace keeps results that are allocations of their own, and lists ot
   CHECK(trace.allocations == Strides{2 * kBytes, kBytes, kBytes});
   CHECK(trace.output_allocation == std::vector<int32_t>{1, 2});
 
-  trace = trace_of([&] { return std::vector{empty({kColumns + 1, 1})}; });  // gaps
+  // Gaps of an eighth of the result are its own; a result with larger ones is copied.
+  trace = trace_of([&] { return std::vector{empty({2 * kColumns, 1})}; });
   CHECK(trace.allocations.size() == 2);
   CHECK(trace.output_allocation == std::vector<int32_t>{1});
   CHECK(trace.output_strides == std::vector<Strides>{rows});
+  trace = trace_of([&] {
+    const auto all = at::empty({kRows * kColumns + 1}, at::kDouble);
+    return std::vector{all.as_strided({kRows, kColumns}, rows)};
+  });
+  CHECK(trace.allocations == Strides{kBytes + 8});
+  CHECK(trace.output_allocation == std::vector<int32_t>{0});
+  trace = trace_of([&] {  // the same element twice
+    return std::vector{at::empty({kColumns}, at::kDouble).expand({kRows, kColumns})};
+  });
+  CHECK(trace.output_allocation == std::vector<int32_t>{1});
 
   trace = trace_of([&] {
     const auto result = empty(rows);

@@ -5,8 +5,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/fail.h"
 #include "exec/kernels/kernels.h"
@@ -74,6 +76,21 @@ int32_t allocation_at(const void* address, const std::vector<RecordedAllocations
   return -1;
 }
 
+// Returns whether no two elements of the tensor share memory, by its strides.
+bool has_gaps_at_most(const at::Tensor& t) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    if (t.size(d) != 1) dims.emplace_back(t.stride(d), t.size(d));
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent) return false;
+    extent = stride * (size - 1) + extent;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance) {
@@ -128,8 +145,11 @@ compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
     const bool dense = result.is_non_overlapping_and_dense();
     trace.output_strides.back() = dense ? result.strides().vec() : contiguous_strides(type.shape);
     const auto allocation = allocation_at(result.storage().data(), entries);
-    if (allocation >= 0 && !taken[allocation] && dense && result.storage_offset() == 0 &&
-        entries[allocation].bytes == type.bytes()) {
+    // Rows may have gaps between or after them that are the result's own, if these take little memory.
+    const auto most = type.bytes() + type.bytes() / 8;
+    if (allocation >= 0 && !taken[allocation] && result.storage_offset() == 0 &&
+        entries[allocation].bytes <= most && (dense || has_gaps_at_most(result))) {
+      trace.output_strides.back() = result.strides().vec();
       trace.output_allocation.back() = allocation;
       taken[allocation] = true;
     } else {
