@@ -32,15 +32,18 @@ void release_served(void* address) {
   if (listener.served) listener.served->free(address);
 }
 
-void release_recorded(void* address) {
-  if (listener.recorded) {
-    auto& entries = *listener.recorded;
-    for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-      if (entry->address != address || entry->freed_at >= 0) continue;
-      entry->freed_at = static_cast<int64_t>(entries.size());
-      break;
-    }
+void note_freed(const void* address) {
+  if (!listener.recorded) return;
+  auto& entries = *listener.recorded;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->address != address || entry->freed_at >= 0) continue;
+    entry->freed_at = static_cast<int64_t>(entries.size());
+    break;
   }
+}
+
+void release_recorded(void* address) {
+  note_freed(address);
   upstream->raw_deleter()(address);
 }
 
@@ -53,23 +56,31 @@ void release_any(void* address) {
 class PlannedCudaAllocator final : public CUDAAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (listener.device < 0 || bytes == 0 || c10::cuda::current_device() != listener.device) {
-      return upstream->allocate(bytes);
-    }
-    const auto size = static_cast<int64_t>(bytes);
+    if (!heard(bytes)) return upstream->allocate(bytes);
     const c10::Device device(at::kCUDA, static_cast<DeviceIndex>(listener.device));
-    if (listener.served) {
-      if (void* address = listener.served->serve(size)) {
-        return {address, address, &release_served, device};
-      }
-      return upstream->allocate(bytes);
-    }
+    if (void* address = served(bytes)) return {address, address, &release_served, device};
     auto given = upstream->allocate(bytes);
     void* address = given.get();
-    if (given.get_context() != address) return given;
+    if (!listener.recorded || given.get_context() != address) return given;
     given.release_context();
-    listener.recorded->push_back({.address = address, .bytes = size});
+    listener.recorded->push_back({.address = address, .bytes = static_cast<int64_t>(bytes)});
     return {address, address, &release_recorded, device};
+  }
+
+  // Temporaries of libraries.
+  void* raw_alloc(size_t bytes) override {
+    if (!heard(bytes)) return upstream->raw_alloc(bytes);
+    if (void* address = served(bytes)) return address;
+    void* address = upstream->raw_alloc(bytes);
+    if (listener.recorded) {
+      listener.recorded->push_back({.address = address, .bytes = static_cast<int64_t>(bytes)});
+    }
+    return address;
+  }
+  void raw_delete(void* address) override {
+    if (listener.served && listener.served->free(address)) return;
+    note_freed(address);
+    upstream->raw_delete(address);
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &release_any; }
@@ -93,11 +104,9 @@ class PlannedCudaAllocator final : public CUDAAllocator {
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
     return upstream->getMemoryInfo(device);
   }
-  void* raw_alloc(size_t bytes) override { return upstream->raw_alloc(bytes); }
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
     return upstream->raw_alloc_with_stream(bytes, stream);
   }
-  void raw_delete(void* address) override { upstream->raw_delete(address); }
   void init(int devices) override { upstream->init(devices); }
   double getMemoryFraction(DeviceIndex device) override {
     return upstream->getMemoryFraction(device);
@@ -190,6 +199,14 @@ class PlannedCudaAllocator final : public CUDAAllocator {
     return upstream->setCheckpointPoolState(device, std::move(state));
   }
   std::string name() override { return upstream->name(); }
+
+ private:
+  static bool heard(size_t bytes) {
+    return listener.device >= 0 && bytes > 0 && c10::cuda::current_device() == listener.device;
+  }
+  static void* served(size_t bytes) {
+    return listener.served ? listener.served->serve(static_cast<int64_t>(bytes)) : nullptr;
+  }
 };
 
 }  // namespace
