@@ -47,11 +47,11 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
 }
 
-TEST_CASE("cross entropy takes logits of any size, and infinite ones") {
+TEST_CASE("cross entropy takes logits of any size, minus infinity and NaN") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const int64_t columns = GENERATE(3, 4103);
   const double infinity = std::numeric_limits<double>::infinity();
-  auto x = at::zeros({9, columns}, at::kDouble);
+  auto x = at::zeros({8, columns}, at::kDouble);
   const auto ramp = at::linspace(-300, 300, columns, at::kDouble);
   x[1].copy_(ramp);
   x[2].copy_(ramp.flip(0));
@@ -59,14 +59,13 @@ TEST_CASE("cross entropy takes logits of any size, and infinite ones") {
   x[4].copy_(at::where(ramp < 200, -infinity, ramp));
   x[5].copy_(at::where(ramp > -200, -infinity, ramp));
   x[6].fill_(-infinity);
-  x[7][columns - 1] = infinity;
-  x[8][columns - 2] = std::nan("");
-  const auto logits = shifted({9, columns}, type).copy_(x);
+  x[7][columns - 2] = std::nan("");
+  const auto logits = shifted({8, columns}, type).copy_(x);
   const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
-  const auto target = at::full({9}, columns - 1, at::kLong);
+  const auto target = at::full({8}, columns - 1, at::kLong);
   same_everywhere("perigee::cross_entropy", {{"logits", logits}, {"target", target}},
                   {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}},
-                  {{wide, {9}}, {wide, {9}}}, 3e-5);
+                  {{wide, {8}}, {wide, {8}}}, 3e-5);
 }
 
 TEST_CASE("large products take any number of rows and columns") {
