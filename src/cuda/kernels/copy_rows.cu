@@ -3,52 +3,85 @@
 namespace perigee::cuda {
 namespace {
 
-constexpr int kEach = 8;  // loads of a thread in flight
+using Bits = uint16_t;    // of an element
+constexpr int kEach = 8;  // elements in 16 bytes
 
-// One block per row; Unit is one element, or 16 bytes of them.
-template <class Unit>
-__global__ void copy(const Unit* from, int64_t stride, Rows shape, Unit* to, Rows wanted) {
-  for (int64_t row = blockIdx.x; row < wanted.rows; row += gridDim.x) {
-    const Unit* x = from + row * stride;
-    Unit* y = to + row * wanted.columns;
-    const int64_t columns = row < shape.rows ? shape.columns : 0;
-    for (int64_t first = threadIdx.x; first < wanted.columns; first += kEach * blockDim.x) {
-      Unit values[kEach];  // all loads come before the stores
-      for (int j = 0; j < kEach; ++j) {
-        const int64_t i = first + j * static_cast<int64_t>(blockDim.x);
-        values[j] = i < columns ? x[i] : Unit{};
-      }
-      for (int j = 0; j < kEach; ++j) {
-        const int64_t i = first + j * static_cast<int64_t>(blockDim.x);
-        if (i < wanted.columns) y[i] = values[j];
-      }
-    }
-  }
+// Returns the 16 bytes at x, which is `shift` elements after a multiple of 16 bytes.
+template <int shift>
+__device__ int4 load_between(const Bits* x) {
+  const auto* at = reinterpret_cast<const int4*>(x - shift);
+  if constexpr (shift == 0) return *at;
+  const int4 low = at[0], high = at[1];
+  const int words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const auto word = [&](int i) {
+    const auto first = static_cast<unsigned>(words[i + shift / 2]);
+    if constexpr (shift % 2 == 0) return static_cast<int>(first);
+    return static_cast<int>(first >> 16 | static_cast<unsigned>(words[i + shift / 2 + 1]) << 16);
+  };
+  return {word(0), word(1), word(2), word(3)};
 }
 
-template <class Unit>
-void launch_copy(const RowsFrom& from, void* to, Rows wanted, cudaStream_t stream) {
-  constexpr int64_t kElements = sizeof(Unit) / sizeof(uint16_t);
-  const Rows shape = {from.shape.rows, from.shape.columns / kElements};
-  const Rows units = {wanted.rows, wanted.columns / kElements};
-  const unsigned blocks = static_cast<unsigned>(wanted.rows > 1 << 20 ? 1 << 20 : wanted.rows);
-  const unsigned threads = units.columns > 128 ? kThreads : 128;
-  launch(copy<Unit>, blocks, threads, stream, static_cast<const Unit*>(from.data),
-         from.stride / kElements, shape, static_cast<Unit*>(to), units);
+// y [columns] = x [n], with zeros beyond it. Where y is at a multiple of 16 bytes, x is `shift`
+// elements after one.
+template <int shift>
+__device__ void copy_row(const Bits* x, int64_t n, Bits* y, int64_t columns) {
+  const int64_t head = elements_to_pack(y);
+  // Between them 16 bytes are stored at once, whose loads lie within x.
+  const int64_t begin = head < shift ? head + kEach : head;
+  const int64_t last = (n < columns ? n : columns) + shift - (shift ? 2 * kEach : kEach);
+  const int64_t end = last < begin ? begin : begin + (last - begin) / kEach * kEach + kEach;
+  for (int64_t i = begin + threadIdx.x * kEach; i < end; i += blockDim.x * kEach) {
+    __stwb(reinterpret_cast<int4*>(y + i), load_between<shift>(x + i));
+  }
+  const auto one = [&](int64_t i) { y[i] = i < n ? x[i] : Bits(0); };
+  const int64_t first = begin < columns ? begin : columns;
+  for (int64_t i = threadIdx.x; i < first; i += blockDim.x) one(i);
+  for (int64_t i = end + threadIdx.x; i < columns; i += blockDim.x) one(i);
+}
+
+// One block per row; a block continues with rows beyond the grid.
+__global__ void copy(const Bits* from, int64_t stride, Rows shape, Bits* to, Rows wanted) {
+  for (int64_t row = blockIdx.x; row < wanted.rows; row += gridDim.x) {
+    const Bits* x = from + row * stride;
+    Bits* y = to + row * wanted.columns;
+    const int64_t n = row < shape.rows ? shape.columns : 0;
+    const auto copy_with = [&](auto shift) { copy_row<shift>(x, n, y, wanted.columns); };
+    switch ((kEach - elements_to_pack(x + elements_to_pack(y))) % kEach) {
+      case 0:
+        copy_with(std::integral_constant<int, 0>());
+        break;
+      case 1:
+        copy_with(std::integral_constant<int, 1>());
+        break;
+      case 2:
+        copy_with(std::integral_constant<int, 2>());
+        break;
+      case 3:
+        copy_with(std::integral_constant<int, 3>());
+        break;
+      case 4:
+        copy_with(std::integral_constant<int, 4>());
+        break;
+      case 5:
+        copy_with(std::integral_constant<int, 5>());
+        break;
+      case 6:
+        copy_with(std::integral_constant<int, 6>());
+        break;
+      default:
+        copy_with(std::integral_constant<int, 7>());
+    }
+  }
 }
 
 }  // namespace
 
 void copy_rows(const RowsFrom& from, void* to, Rows wanted, cudaStream_t stream) {
   if (wanted.rows * wanted.columns == 0) return;
-  const auto bytes = reinterpret_cast<uintptr_t>(from.data) | reinterpret_cast<uintptr_t>(to) |
-                     static_cast<uintptr_t>(sizeof(uint16_t) *
-                                            (from.stride | from.shape.columns | wanted.columns));
-  if (bytes % sizeof(int4) == 0) {
-    launch_copy<int4>(from, to, wanted, stream);
-  } else {
-    launch_copy<uint16_t>(from, to, wanted, stream);
-  }
+  const unsigned blocks = static_cast<unsigned>(wanted.rows > 1 << 20 ? 1 << 20 : wanted.rows);
+  const unsigned threads = wanted.columns > 128 * kEach ? kThreads : 128;
+  launch(copy, blocks, threads, stream, static_cast<const Bits*>(from.data), from.stride,
+         from.shape, static_cast<Bits*>(to), wanted);
 }
 
 }  // namespace perigee::cuda

@@ -61,7 +61,7 @@ template <class T>
 __device__ void store_pack(T* p, const Pack<T>& pack) {
   int4 bytes;
   memcpy(&bytes, &pack, sizeof(pack));
-  *reinterpret_cast<int4*>(p) = bytes;
+  __stwb(reinterpret_cast<int4*>(p), bytes);  // the compiler may split a plain store
 }
 
 // Lets the threads of a block share out the n elements of a row from x on, packs where they begin at

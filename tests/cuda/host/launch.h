@@ -28,6 +28,11 @@ void __syncthreads();
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
 
+template <class T>
+void __stwb(T* to, const T& value) {
+  *to = value;
+}
+
 // Threads run one at a time.
 inline int atomicCAS_system(int* at, int expected, int desired) {
   const int old = *at;
