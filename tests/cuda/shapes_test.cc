@@ -68,6 +68,29 @@ TEST_CASE("cross entropy takes logits of any size, minus infinity and NaN") {
                   {{wide, {8}}, {wide, {8}}}, 3e-5);
 }
 
+TEST_CASE("sums over all dims but the last one take any number of rows and columns") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const int64_t rows = GENERATE(0, 255, 256, 1031), columns = GENERATE(1, 8, 264, 520);
+  const bool keeps = GENERATE(false, true);
+  at::manual_seed(10);
+  // Integers, whose sums are exact.
+  const auto integers = [&](std::vector<int64_t> shape) {
+    return at::randint(-2, 3, shape, at::kFloat).to(type);
+  };
+  const Args args = {{"dim", std::vector<int64_t>{0}}, {"keepdim", keeps}};
+  const std::vector<int64_t> shape = keeps ? std::vector{int64_t{1}, columns}
+                                           : std::vector{columns};
+  const auto x = integers({rows, columns});
+  same_everywhere("aten::sum.dim_IntList", {{"self", x}}, args, {{dtype, shape}}, 0);
+  same_everywhere("aten::sum.dim_IntList", {{"self", shifted({rows, columns}, type).copy_(x)}},
+                  args, {{dtype, shape}}, 0);
+  same_everywhere("aten::sum.dim_IntList", {{"self", integers({3, rows, columns})}},
+                  {{"dim", std::vector<int64_t>{1, 0}}}, {{dtype, {columns}}}, 0);
+  same_everywhere("aten::sum.dim_IntList", {{"self", integers({3, rows, columns})}},
+                  {{"dim", std::vector<int64_t>{0, 2}}}, {{dtype, {rows}}}, 0);
+}
+
 TEST_CASE("large products take any number of rows and columns") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   at::manual_seed(8);

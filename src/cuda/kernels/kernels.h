@@ -72,6 +72,13 @@ struct OptimizerTensors {
 PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
 #undef PERIGEE_STEP
 
+// ---- column_sums.cu: float32, float64, bfloat16, float16; rows of whole pieces of 16 bytes.
+
+// partials [parts, columns] of float32 or, for float64, float64: row p sums the p-th of `parts`
+// ranges of rows of x [rows, columns].
+void column_sums(const void* x, void* partials, int64_t parts, Rows shape, Element element,
+                 cudaStream_t stream);
+
 // ---- copy_rows.cu: elements of two bytes.
 
 struct RowsFrom {

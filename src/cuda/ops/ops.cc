@@ -16,6 +16,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   using Maker = Kernel (*)(const Arguments&, const OpContext&);
   static const std::map<std::string_view, Maker> own = {
       {"aten::mm", product},
+      {"aten::sum.dim_IntList", sum_over_dims},
       {"perigee::accumulate_", accumulate},
       {"perigee::attention", attention},
       {"perigee::attention_backward", attention_backward},

@@ -49,6 +49,8 @@ Kernel rotary_backward(const Arguments& arguments, const OpContext& context);
 Kernel merge_attention(const Arguments& arguments, const OpContext& context);
 Kernel fp8_cast(const Arguments& arguments, const OpContext& context);
 
+Kernel sum_over_dims(const Arguments& arguments, const OpContext& context);
+
 // aten::mm, padded where that is faster (products.h).
 Kernel product(const Arguments& arguments, const OpContext& context);
 
