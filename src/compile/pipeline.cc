@@ -232,7 +232,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"simplify_views", "removes views that undo each other",
        [](RankState& s) { s.local.graph = simplify_views(std::move(s.local.graph)); }},
       {"join_parts", "joins gradients of the parts of a tensor instead of padding and adding them",
-       [](RankState& s) { s.local.graph = join_parts(std::move(s.local.graph)); }},
+       [](RankState& s) { s.local.graph = join_parts(s.local.graph); }},
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"fold_casts", "lets additions in float32 read summands of a low precision",

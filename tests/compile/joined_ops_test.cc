@@ -94,6 +94,27 @@ TEST_CASE("gradients of all parts of a tensor are stacked in the order of the pa
   CHECK(joined.type(joined.outputs[0].value) == kWhole);
 }
 
+TEST_CASE("a permuted stack is a stack of permuted parts") {
+  Padded padded;
+  const TensorType permuted{DType::float32, {4, 3, 2}};
+  const auto a = padded.selected(0), b = padded.selected(1), c = padded.selected(2);
+  const auto first = padded.add("aten::add.Tensor", {{"self", a}, {"other", b}}, kWhole);
+  const auto sum = padded.add("aten::add.Tensor", {{"self", first}, {"other", c}}, kWhole);
+  padded.output(padded.add("aten::permute",
+                           {{"self", sum}, {"dims", std::vector<int64_t>{2, 0, -2}}}, permuted));
+  const auto joined = compile::join_parts(padded.graph);
+  graph::verify(joined);
+  REQUIRE(ops(joined) == Ops{"aten::permute", "aten::permute", "aten::permute", "aten::stack"});
+  const auto& part = joined.nodes[0];
+  CHECK((part.get<std::vector<int64_t>>("dims", {}) == std::vector<int64_t>{1, 0}));
+  CHECK((joined.type(part.outputs[0]).shape == std::vector<int64_t>{4, 2}));
+  CHECK(joined.nodes[3].get<int64_t>("dim", -1) == 1);
+  CHECK(joined.type(joined.outputs[0].value) == permuted);
+  // A second reader of the sum keeps it as it is.
+  padded.output(padded.add("aten::neg", {{"self", sum}}, kWhole));
+  CHECK(ops(compile::join_parts(padded.graph)) == Ops{"aten::stack", "aten::permute", "aten::neg"});
+}
+
 TEST_CASE("gradients of slices that fill a dim are concatenated") {
   Padded padded;
   const auto a = padded.sliced(0, 1), b = padded.sliced(2, 9), c = padded.sliced(1, 2);

@@ -107,7 +107,7 @@ TEST_CASE("an op on a GPU makes its result at the planned address, so that memor
   const auto check = [&](const std::string& op, const Args& args, const at::Tensor& expected) {
     INFO(op);
     const auto served = run(device, op, args, x, true), copied = run(device, op, args, x, false);
-    CHECK(at::allclose(served.result, expected, 1e-5, 1e-5));
+    CHECK(at::allclose(served.result, expected, 1e-3, 1e-3));
     CHECK(at::equal(served.result, copied.result));
     CHECK(served.peak < served.frames + kBytes / 100);
     CHECK(copied.peak >= copied.frames + kBytes);

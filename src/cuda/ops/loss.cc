@@ -77,8 +77,8 @@ Kernel cross_entropy_backward(const Arguments& a, const OpContext& context) {
     numbers.d_stride = out[0].stride(0);
     cross_entropy_backward(upstream.const_data_ptr(), x.const_data_ptr(),
                            labels.const_data_ptr<int64_t>(), logsumexp.const_data_ptr(),
-                           data_or_null(weights), out[0].mutable_data_ptr(), rows_of(x),
-                           numbers, element_of(x.scalar_type()), fault, current_stream());
+                           data_or_null(weights), out[0].mutable_data_ptr(), rows_of(x), numbers,
+                           element_of(x.scalar_type()), fault, current_stream());
     check_launch("cross_entropy_backward");
   };
 }

@@ -77,7 +77,7 @@ int32_t allocation_at(const void* address, const std::vector<RecordedAllocations
 }
 
 // Returns whether no two elements of the tensor share memory, by its strides.
-bool has_gaps_at_most(const at::Tensor& t) {
+bool elements_lie_apart(const at::Tensor& t) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
   for (int64_t d = 0; d < t.dim(); ++d) {
     if (t.size(d) != 1) dims.emplace_back(t.stride(d), t.size(d));
@@ -148,7 +148,7 @@ compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
     // Rows may have gaps between or after them that are the result's own, if these take little memory.
     const auto most = type.bytes() + type.bytes() / 8;
     if (allocation >= 0 && !taken[allocation] && result.storage_offset() == 0 &&
-        entries[allocation].bytes <= most && (dense || has_gaps_at_most(result))) {
+        entries[allocation].bytes <= most && (dense || elements_lie_apart(result))) {
       trace.output_strides.back() = result.strides().vec();
       trace.output_allocation.back() = allocation;
       taken[allocation] = true;
