@@ -64,9 +64,9 @@ __device__ void store_pack(T* p, const Pack<T>& pack) {
   __stwb(reinterpret_cast<int4*>(p), bytes);  // the compiler may split a plain store
 }
 
-// Lets the threads of a block share out the n elements of a row from x on, packs where they begin at
-// multiples of 16 bytes. f(first, values): elements first, first + 1, ... as Wide<T>[k], where k is
-// Pack<T>::kElements or 1. head: number of elements before the first pack.
+// Calls f(first, values) for all elements of a row [n], which the threads of a block share: values
+// is Wide<T>[k] of elements first, first + 1, ..., where k is Pack<T>::kElements or 1. head: number
+// of elements before the first pack, which is at a multiple of 16 bytes.
 template <class T, class F>
 __device__ void for_row(const T* x, int64_t n, int64_t head, F f) {
   constexpr int kEach = Pack<T>::kElements;
