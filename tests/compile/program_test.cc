@@ -193,7 +193,8 @@ TEST_CASE("results of pointwise ops reuse the places of operands that are not re
   for (const auto& instruction : section(program, "micro").instructions) {
     if (instruction.op != "aten::gelu_backward") continue;
     const auto gradient = std::get<ValueId>(instruction.args[0].second);
-    CHECK(program.values[gradient.index].place == program.values[instruction.outputs[0].index].place);
+    const auto result = instruction.outputs[0];
+    CHECK(program.values[gradient.index].place == program.values[result.index].place);
     ++found;
   }
   CHECK(found == 1);

@@ -41,7 +41,7 @@ TEST_CASE("random numbers and dropout are identical on every device") {
       "perigee::random", {},
       {{"kind", std::string("normal")}, {"key", int64_t{4}}, {"global", global}, {"begin", begin}},
       types, tolerance(type), draw);
-  at::manual_seed(1);
+  seed(1);
   same_everywhere("perigee::dropout", {{"self", at::randn({4, 33, 4}).to(type)}},
                   {{"p", 0.25}, {"key", int64_t{9}}, {"global", global}, {"begin", begin}}, types,
                   0, draw);
@@ -76,7 +76,7 @@ struct TwoBoxes {
 TEST_CASE("adafactor is identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const bool skips = GENERATE(false, true);
-  at::manual_seed(7);
+  seed(7);
   const auto scale = f64(skips ? std::nan("") : 0.5);
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{5}, {5, 3}, {4, 3, 2}, {3, 4, 2, 6}}) {
@@ -119,7 +119,7 @@ TEST_CASE("adafactor is identical on every device") {
 TEST_CASE("muon is identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble);
   const bool skips = GENERATE(false, true), nesterov = GENERATE(false, true);
-  at::manual_seed(8);
+  seed(8);
   const auto scale = f64(skips ? std::nan("") : 0.5);
   const TwoBoxes boxes(type, {5, 3});
   const auto matrix = [&] { return at::randn({5, 3}, at::kDouble).to(type); };
@@ -144,7 +144,7 @@ TEST_CASE("muon is identical on every device") {
 TEST_CASE("optimizers are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const double step = GENERATE(1.0, 7.0);
-  at::manual_seed(2);
+  seed(2);
   const auto random = [&] { return at::randn({5003}, at::kDouble).to(type); };
   const Named adam = {{"self", random()},     {"exp_avg", random()}, {"exp_avg_sq", random().abs()},
                       {"gradient", random()}, {"lr", f64(1e-2)},     {"step", f64(step)},
@@ -173,7 +173,7 @@ TEST_CASE("optimizers are identical on every device") {
 TEST_CASE("optimizers with masters or noise, and guarded ones, are identical on every device") {
   const bool masters = GENERATE(true, false);
   const double scale = GENERATE(0.5, std::nan(""));
-  at::manual_seed(5);
+  seed(5);
   const auto random = [](at::ScalarType type) { return at::randn({5003}).to(type); };
   const auto self = masters ? at::kFloat : at::kBFloat16;
   const auto gradient = masters ? GENERATE(at::kBFloat16, at::kHalf) : at::kBFloat16;
@@ -228,7 +228,7 @@ TEST_CASE("the loss scale is identical on every device") {
 
 TEST_CASE("copies, sums and norms are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
-  at::manual_seed(3);
+  seed(3);
   const auto a = at::randn({301, 7}, at::kDouble).to(type), b = at::randn({301, 7}).to(type);
   same_everywhere("perigee::copy_", {{"self", a}, {"source", b}}, {{"scale", 0.5}}, {}, 0);
   same_everywhere("perigee::accumulate_", {{"self", a}, {"other", b}}, {{"scale", 0.25}}, {},
@@ -253,7 +253,7 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::string format = GENERATE("e4m3", "e5m2");
   const auto narrow = format == "e4m3" ? DType::float8_e4m3 : DType::float8_e5m2;
-  at::manual_seed(8);
+  seed(8);
   const auto scalar = [](double value) { return at::full({}, value, at::kFloat); };
   auto x = at::randn({48, 64}, at::kDouble).to(type);
   x[0][0] = 1e4;  // saturates
@@ -295,7 +295,7 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
 TEST_CASE("rotary positions are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
-  at::manual_seed(12);
+  seed(12);
   const auto x = at::randn({2, 7, 3, 10}, at::kDouble).to(type);  // [b, s, h, d]
   const auto cos = at::randn({7, 10}).to(type), sin = at::randn({7, 10}).to(type);
   for (const auto& self :
@@ -311,7 +311,7 @@ TEST_CASE("rotary positions are identical on every device") {
 TEST_CASE("attention results of parts of the keys are merged identically on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto sum = wide(type);
-  at::manual_seed(13);
+  seed(13);
   const auto self = at::randn({2, 3, 5, 9}).to(scalar_type(sum));
   const auto other = at::randn({2, 3, 5, 9}, at::kDouble).to(type);
   const auto a = (3 * at::randn({2, 3, 5})).to(scalar_type(sum)),
@@ -330,7 +330,7 @@ TEST_CASE("attention results of parts of the keys are merged identically on ever
 TEST_CASE("RMS norm is identical on every device, with its gradients") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
-  at::manual_seed(4);
+  seed(4);
   const auto x = at::randn({6, 35, 130}, at::kDouble).to(type), w = at::randn({130}).to(type);
   const auto g = at::randn({6, 35, 130}).to(type);
   const Types types = {{dtype, {6, 35, 130}}, {wide(type), {6, 35, 1}}};
@@ -351,7 +351,7 @@ TEST_CASE("cross entropy is identical on every device, with its gradients") {
   const auto dtype = dtype_of(type);
   const double smoothing = GENERATE(0.0, 0.2);
   const bool weighted = GENERATE(true, false);
-  at::manual_seed(5);
+  seed(5);
   const auto x = at::randn({37, 401}, at::kDouble).to(type);
   const auto labels = at::randint(401, {37}, at::kLong);
   labels.narrow(0, 3, 4).fill_(-100);
@@ -384,7 +384,7 @@ TEST_CASE("attention is identical on every device, with its gradients") {
   const bool causal = GENERATE(true, false);
   const int64_t groups = GENERATE(2, 4), keys = GENERATE(40, 50);
   const double p = GENERATE(0.0, 0.2);
-  at::manual_seed(6);
+  seed(6);
   const auto q = at::randn({2, 4, 40, 16}, at::kDouble).to(type);
   const auto k = at::randn({2, groups, keys, 16}).to(type);
   const auto v = at::randn({2, groups, keys, 16}).to(type);

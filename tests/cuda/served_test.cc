@@ -102,7 +102,7 @@ Run run(const std::shared_ptr<Device>& device, const std::string& op, const Args
 TEST_CASE("an op on a GPU makes its result at the planned address, so that memory holds it once") {
   const auto device = gpu();
   if (!device) return;
-  at::manual_seed(5);
+  seed(5);
   const auto x = at::randn({kRows, kColumns});
   const auto check = [&](const std::string& op, const Args& args, const at::Tensor& expected) {
     INFO(op);

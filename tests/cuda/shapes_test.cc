@@ -23,7 +23,7 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const auto dtype = dtype_of(type);
   const int64_t rows = GENERATE(0, 1, 5), columns = GENERATE(1, 2, 31, 255, 257, 1025, 4099);
-  at::manual_seed(6);
+  seed(6);
   const Types norm = {{dtype, {rows, columns}}, {DType::float32, {rows, 1}}};
   const auto x = shifted({rows, columns}, type), weight = shifted({columns}, type);
   same_everywhere("perigee::rms_norm", {{"self", x}, {"weight", weight}}, {{"eps", 1e-5}}, norm,
@@ -73,7 +73,7 @@ TEST_CASE("sums over all dims but the last one take any number of rows and colum
   const auto dtype = dtype_of(type);
   const int64_t rows = GENERATE(0, 255, 256, 1031), columns = GENERATE(1, 8, 264, 520);
   const bool keeps = GENERATE(false, true);
-  at::manual_seed(10);
+  seed(10);
   // Integers, whose sums are exact.
   const auto integers = [&](std::vector<int64_t> shape) {
     return at::randint(-2, 3, shape, at::kFloat).to(type);
@@ -93,7 +93,7 @@ TEST_CASE("sums over all dims but the last one take any number of rows and colum
 
 TEST_CASE("large products take any number of rows and columns") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
-  at::manual_seed(8);
+  seed(8);
   const auto a = shifted({509, 515}, type), b = shifted({517, 515}, type).t();
   // Sums of some 500 products; parts of a sum may be rounded before they are added.
   same_everywhere("aten::mm", {{"self", a}, {"mat2", b}}, {}, {{dtype_of(type), {509, 517}}}, 0.05);
@@ -102,7 +102,7 @@ TEST_CASE("large products take any number of rows and columns") {
 }
 
 TEST_CASE("a norm takes any number of tensors of any sizes and types") {
-  at::manual_seed(9);
+  seed(9);
   Named tensors;
   for (int64_t i = 0; i < 70; ++i) {
     const auto type = i < 40 ? at::kFloat : i < 45 ? at::kDouble : at::kBFloat16;
@@ -116,7 +116,7 @@ TEST_CASE("a norm takes any number of tensors of any sizes and types") {
 TEST_CASE("kernels over all elements take any number of them") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t n = GENERATE(0, 1, 3, 255, 257, 1023, 1025);
-  at::manual_seed(7);
+  seed(7);
   const auto scalar = [](double value) { return at::full({}, value, at::kDouble); };
   same_everywhere("perigee::adamw_",
                   {{"self", shifted({n}, type)},

@@ -146,4 +146,9 @@ void same_everywhere(const std::string& name, const Named& tensors, const Args& 
   }
 }
 
+void seed(uint64_t value) {
+  devices();
+  at::manual_seed(value);
+}
+
 }  // namespace perigee::exec

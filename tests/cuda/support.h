@@ -24,6 +24,10 @@ struct NamedDevice {
 // opened first.
 std::vector<NamedDevice> devices();
 
+// Seeds LibTorch's random numbers on the CPU. Before, it loads the CUDA part, which must come before
+// LibTorch's own CUDA support.
+void seed(uint64_t value);
+
 // Returns a device of host memory whose kernels are those that `kernel_of` returns. synchronize()
 // calls `settle`.
 std::shared_ptr<Device> host_device(

@@ -9,9 +9,10 @@ namespace perigee::compile {
 // Inserts casts so that every op computes in the type that the plan's precision says. It runs on
 // the whole graph, so that shard/ moves values in the low precision. float64 values keep their
 // type. A backward op computes in the type of its forward op; a gradient is summed in the type of
-// its value. A value is cast once for all ops that read it in one type: a parameter or a gradient
-// before its views, a parameter once per microbatch; a parameter that is gathered a second time for the backward pass,
-// once more there. Parameters of units that are stored in parts (plan::stores_parts) have the low
+// its value. A linear layer adds its bias in the type of its product; cross entropy reads logits in
+// their own type. A value is cast once for all ops that read it in one type: a parameter or a
+// gradient before its views, a parameter once per microbatch; a parameter that is gathered a second
+// time for the backward pass, once more there. Parameters of units that are stored in parts (plan::stores_parts) have the low
 // precision, as they are gathered in it, unless the precision has scopes. Outputs keep their types,
 // except gradients where the precision gives them another type. Values keep their numbers; casts
 // are appended.

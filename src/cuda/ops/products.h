@@ -1,7 +1,8 @@
 // Products in half precision of sizes that are no multiple of 16 bytes, such as a vocabulary of
 // 50257. cuBLAS's fast kernels read and write rows in whole pieces of 16 bytes; for other rows it
-// takes kernels that are about six times slower. So the product is padded (as by Inductor's pad_mm),
-// or cut into one of whole pieces and a small one, where rows at least begin at multiples of 16 bytes.
+// takes kernels that are about six times slower. So the product is padded (as by Inductor's
+// pad_mm), or cut into one of whole pieces and a small one, where rows at least begin at multiples
+// of 16 bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +26,8 @@ bool padding_pays(const ProductSizes& sizes);
 // is contiguous in an operand or in the result. Nothing where all rows and addresses are so already.
 std::optional<ProductSizes> padded_sizes(const at::Tensor& a, const at::Tensor& b);
 
-// Returns memory for a large matrix whose rows begin at multiples of 16 bytes. Between the rows of a
-// matrix of two-byte elements may be gaps.
+// Returns memory for a large matrix whose rows begin at multiples of 16 bytes. Between the rows of
+// a matrix of two-byte elements may be gaps.
 at::Tensor empty_rows(int64_t rows, int64_t columns, const at::TensorOptions& options);
 
 // Returns whether cut_product takes the operands as they are: rows of both begin at multiples of 16
@@ -37,9 +38,9 @@ bool can_cut(const at::Tensor& a, const at::Tensor& b);
 // an element may be a sum of two rounded sums.
 at::Tensor cut_product(const at::Tensor& a, const at::Tensor& b);
 
-// Returns a b, with rows as empty_rows makes them: a part of a product of the given sizes. Copies operands of other sizes, or
-// whose rows begin between multiples of 16 bytes, into memory with zeros beyond them. Elements have
-// two bytes.
+// Returns a b, a part of a product of the given sizes: between its rows may be gaps. Copies operands
+// of other sizes, or whose rows begin between multiples of 16 bytes, into memory with zeros beyond
+// them. Elements have two bytes.
 at::Tensor padded_product(const at::Tensor& a, const at::Tensor& b, const ProductSizes& sizes);
 
 }  // namespace perigee::cuda

@@ -145,7 +145,7 @@ compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
     const bool dense = result.is_non_overlapping_and_dense();
     trace.output_strides.back() = dense ? result.strides().vec() : contiguous_strides(type.shape);
     const auto allocation = allocation_at(result.storage().data(), entries);
-    // Rows may have gaps between or after them that are the result's own, if these take little memory.
+    // Rows may have gaps between or after them that are the result's own and take little memory.
     const auto most = type.bytes() + type.bytes() / 8;
     if (allocation >= 0 && !taken[allocation] && result.storage_offset() == 0 &&
         entries[allocation].bytes <= most && (dense || elements_lie_apart(result))) {

@@ -15,6 +15,9 @@ void refuse_nondeterministic() {
   // With a fixed workspace size cuBLAS is deterministic for any number of streams.
   c10::utils::set_env("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/false);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Else a new tensor is filled with NaN, also one at the planned address of a result, where an
+  // operand that the op reads may be.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
 Kernel deterministic_only(Kernel kernel, std::string op) {
