@@ -11,10 +11,10 @@
 #include "compile/gradients/step.h"
 #include "compile/gradients/units.h"
 #include "compile/graph/autocast.h"
-#include "compile/graph/fold_casts.h"
 #include "compile/graph/fp8.h"
-#include "compile/graph/fuse_bias.h"
-#include "compile/graph/join_parts.h"
+#include "compile/graph/fuse/fold_casts.h"
+#include "compile/graph/fuse/fuse_bias.h"
+#include "compile/graph/fuse/join_parts.h"
 #include "compile/graph/prepare.h"
 #include "compile/graph/random.h"
 #include "compile/graph/recast_parameters.h"
@@ -141,6 +141,12 @@ void repeat_casts(RankState& state) {
     state.local.graph = recast_parameters(std::move(state.local.graph));
 }
 
+void fold_summands(RankState& state) {
+  // With a pipeline, casts decide in which type values are sent between stages.
+  if (state.plan.pipeline.cuts()) return;
+  state.local.graph = fold_casts(std::move(state.local.graph));
+}
+
 // -- Passes to a draft and of a draft
 
 void find_gathers(DraftState& s) {
@@ -235,11 +241,11 @@ const std::vector<Pass<RankState>>& rank_passes() {
        [](RankState& s) { s.local.graph = join_parts(s.local.graph); }},
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
-      {"fold_casts", "lets additions in float32 read summands of a low precision",
-       [](RankState& s) { s.local.graph = fold_casts(std::move(s.local.graph)); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
       {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
+      {"fold_casts", "lets additions in float32 read summands of a low precision",
+       fold_summands},
   };
   return passes;
 }

@@ -1,9 +1,9 @@
 // Passes that join ops of a rank's graph.
 #include <catch2/catch.hpp>
 
-#include "compile/graph/fold_casts.h"
-#include "compile/graph/fuse_bias.h"
-#include "compile/graph/join_parts.h"
+#include "compile/graph/fuse/fold_casts.h"
+#include "compile/graph/fuse/fuse_bias.h"
+#include "compile/graph/fuse/join_parts.h"
 #include "compile/graph/prepare.h"
 
 using namespace perigee;

@@ -13,8 +13,7 @@ namespace perigee::compile {
 graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
 
 // Removes views that cancel or have no effect (t of t, reshape of a reshape that nothing else
-// reads, reshape to the same shape, detach). A gradient that is reshaped several times is copied
-// once.
+// reads, reshape to the same shape, detach). A gradient that is reshaped twice is copied once.
 graph::Graph simplify_views(graph::Graph graph);
 
 }  // namespace perigee::compile

@@ -156,7 +156,8 @@ class Recomputed {
       const auto& node = graph_.nodes[n];
       if (node.phase != Phase::forward) continue;
       const auto& keep = keep_of(region_[n]);
-      named_[n] = has(keep, node.op);
+      // A product may add its bias (fuse/fuse_bias.h).
+      named_[n] = has(keep, node.op) || (node.op == "aten::addmm" && has(keep, "aten::mm"));
       const bool sends = graph::is_collective(node.op) && !keep.empty();
       if (!sends || node.outputs.empty() || !node.outputs[0].defined()) continue;
       node.each_operand([&](ValueId v) {

@@ -33,8 +33,7 @@ Kernel full(const Arguments& arguments, const OpContext& context);
 Kernel random(const Arguments& arguments, const OpContext& context);
 Kernel dropout(const Arguments& arguments, const OpContext& context);
 
-// cuDNN's kernels or LibTorch's flash or memory-efficient ones where they apply, else the
-// reference's.
+// The kernels of cuDNN or LibTorch (flash or memory-efficient) that apply, else the reference's.
 Kernel attention(const Arguments& arguments, const OpContext& context);
 Kernel attention_backward(const Arguments& arguments, const OpContext& context);
 

@@ -20,8 +20,7 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
 
 // Returns the trace of an op on a device without planned memory (Device::plans_memory) from its
 // recorded allocations and its results, which are in use. A result that the executor copies (an
-// operand, a part of an allocation, or one with large gaps) has an allocation after those of the
-// op.
+// operand, a part of an allocation, or one with large gaps) has an allocation after the op's own.
 compile::OpTrace trace_with_copies(const compile::OpInstance& instance,
                                    std::span<const at::Tensor> results,
                                    const std::vector<RecordedAllocations::Entry>& entries);

@@ -8,6 +8,9 @@
 #include <memory>
 #include <stdexcept>
 
+// OpenSSL frees the state of a thread at the thread's end, which may come after the check for leaks.
+extern "C" const char* __lsan_default_suppressions() { return "leak:CRYPTO_zalloc\n"; }
+
 namespace perigee::cuda {
 
 Coordinates threadIdx, blockIdx, blockDim, gridDim;

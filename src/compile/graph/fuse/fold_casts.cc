@@ -1,4 +1,4 @@
-#include "compile/graph/fold_casts.h"
+#include "compile/graph/fuse/fold_casts.h"
 
 #include <vector>
 

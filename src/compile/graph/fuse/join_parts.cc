@@ -1,4 +1,4 @@
-#include "compile/graph/join_parts.h"
+#include "compile/graph/fuse/join_parts.h"
 
 #include <algorithm>
 #include <map>

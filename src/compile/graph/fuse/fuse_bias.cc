@@ -1,4 +1,4 @@
-#include "compile/graph/fuse_bias.h"
+#include "compile/graph/fuse/fuse_bias.h"
 
 #include <vector>
 
@@ -43,10 +43,7 @@ class FuseBias {
 
   // Returns the product that the node adds a vector to, or -1.
   NodeId product_of(const Node& node) const {
-    if (node.op != "aten::add.Tensor" || node.phase != graph::Phase::forward ||
-        node.args.size() != 2) {
-      return -1;
-    }
+    if (node.op != "aten::add.Tensor" || node.args.size() != 2) return -1;
     auto v = node.get<ValueId>("self", {});
     const auto bias = node.get<ValueId>("other", {});
     if (!v.defined() || !bias.defined()) return -1;
@@ -72,6 +69,7 @@ class FuseBias {
     const auto& mm = graph_.nodes[product];
     Node fused = mm;
     fused.op = "aten::addmm";
+    if (fused.forward_node >= 0) fused.forward_node = moved_[fused.forward_node];
     fused.args = {{"self", sum.get<ValueId>("other", {})},
                   {"mat1", mm.get<ValueId>("self", {})},
                   {"mat2", mm.get<ValueId>("mat2", {})}};

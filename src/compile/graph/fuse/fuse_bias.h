@@ -1,0 +1,13 @@
+// Matrix products that add a bias.
+#pragma once
+
+#include "graph/graph.h"
+
+namespace perigee::compile {
+
+// Replaces an aten::mm and the addition of a vector to each of its rows by one aten::addmm, which
+// reads and writes the result once. Views between both may reshape the rows. Products that others
+// read, too, stay.
+graph::Graph fuse_bias(const graph::Graph& graph);
+
+}  // namespace perigee::compile
