@@ -1,6 +1,6 @@
 #include "compile/graph/fuse/fold_casts.h"
 
-#include <vector>
+#include "compile/graph/fuse/readers.h"
 
 namespace perigee::compile {
 
@@ -9,11 +9,7 @@ using graph::Graph;
 using graph::ValueId;
 
 Graph fold_casts(Graph graph) {
-  std::vector<int> readers(graph.values.size());
-  for (const auto& node : graph.nodes) node.each_operand([&](ValueId v) { ++readers[v.index]; });
-  for (const auto& output : graph.outputs) {
-    if (output.value.defined()) ++readers[output.value.index];
-  }
+  const auto readers = count_readers(graph);
   // Returns what a cast to float32 that has one reader casts, if it has a low precision.
   const auto source_of = [&](ValueId v) {
     const auto producer = graph.values[v.index].producer;

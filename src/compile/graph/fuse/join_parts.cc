@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/graph/autocast.h"
+#include "compile/graph/fuse/readers.h"
 
 namespace perigee::compile {
 namespace {
@@ -30,13 +31,8 @@ struct Parts {
 class JoinParts {
  public:
   explicit JoinParts(const Graph& graph)
-      : graph_(graph), result_(graph), readers_(graph.values.size()), moved_(graph.nodes.size()) {
+      : graph_(graph), result_(graph), readers_(count_readers(graph)), moved_(graph.nodes.size()) {
     result_.nodes.clear();
-    for (const auto& node : graph.nodes) node.each_operand([&](ValueId v) { ++readers_[v.index]; });
-    // An output is read outside of the graph, too.
-    for (const auto& output : graph.outputs) {
-      if (output.value.defined()) readers_[output.value.index] += 2;
-    }
   }
 
   Graph run() && {
