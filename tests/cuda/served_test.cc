@@ -17,7 +17,7 @@ constexpr int64_t kRows = 1000, kColumns = 300;
 constexpr int64_t kBytes = kRows * kColumns * 4;
 const graph::TensorType kType{graph::DType::float32, {kRows, kColumns}};
 
-// Returns GPU 0, or nullptr where there is none.
+// Returns the first GPU, or nullptr on a machine without GPUs.
 std::shared_ptr<Device> gpu() {
   const auto all = devices();
   return all.size() > 1 ? all[1].device : nullptr;

@@ -8,20 +8,21 @@
 namespace perigee::cuda {
 namespace {
 
+using Path = AttentionPath;
+
+// Returns the path of a common case in bf16, with a change.
+template <class Change>
+AttentionPath path_of(AttentionCase wanted, Change change) {
+  wanted.type = at::kBFloat16;
+  wanted.queries = wanted.keys = 128;
+  wanted.query_width = wanted.value_width = 64;
+  change(wanted);
+  return attention_path(wanted);
+}
+
 TEST_CASE("attention takes LibTorch's fused kernels where they apply") {
-  using Path = AttentionPath;
-  const AttentionCase usual = {.type = at::kBFloat16,
-                               .queries = 128,
-                               .keys = 128,
-                               .query_width = 64,
-                               .value_width = 64,
-                               .causal = true};
-  const auto path = [&](auto change) {
-    auto wanted = usual;
-    change(wanted);
-    return attention_path(wanted);
-  };
-  CHECK(attention_path(usual) == Path::flash);
+  const auto path = [](auto change) { return path_of({.causal = true}, change); };
+  CHECK(path([](auto&) {}) == Path::flash);
   CHECK(path([](auto& c) { c.type = at::kHalf; }) == Path::flash);
   CHECK(path([](auto& c) { c.type = at::kFloat; }) == Path::efficient);
   CHECK(path([](auto& c) { c.type = at::kDouble; }) == Path::math);
@@ -36,19 +37,8 @@ TEST_CASE("attention takes LibTorch's fused kernels where they apply") {
 
 TEST_CASE(
     "attention of equally many queries and keys takes cuDNN's kernels from capability 9.0 on") {
-  using Path = AttentionPath;
-  const AttentionCase usual = {.type = at::kBFloat16,
-                               .queries = 128,
-                               .keys = 128,
-                               .query_width = 64,
-                               .value_width = 64,
-                               .capability = 90};
-  const auto path = [&](auto change) {
-    auto wanted = usual;
-    change(wanted);
-    return attention_path(wanted);
-  };
-  CHECK(attention_path(usual) == Path::cudnn);
+  const auto path = [](auto change) { return path_of({.capability = 90}, change); };
+  CHECK(path([](auto&) {}) == Path::cudnn);
   CHECK(path([](auto& c) { c.causal = true; }) == Path::cudnn);
   CHECK(path([](auto& c) { c.capability = 80; }) == Path::flash);
   CHECK(path([](auto& c) { c.deterministic = true; }) == Path::flash);
