@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(libraries)
-foreach(target perigee_core perigee_torch perigee_cbc perigee_sentencepiece perigee_tokenizers perigee_compressed perigee_s3 perigee_watch perigee_cuda)
+foreach(target perigee_core perigee_torch perigee_cbc perigee_sentencepiece perigee_tokenizers perigee_compressed perigee_s3 perigee_watch perigee_serve perigee_cuda)
   if(TARGET ${target})
     list(APPEND libraries ${target})
   endif()

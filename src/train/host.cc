@@ -20,6 +20,7 @@
 #include "train/commands/plan_job.h"
 #include "train/commands/profile_job.h"
 #include "train/commands/sample.h"
+#include "train/commands/serve.h"
 #include "train/commands/train_job.h"
 #include "train/measure/profile_path.h"
 #include "train/plan/task_plan.h"
@@ -107,6 +108,9 @@ class TorchHost : public Host {
 
   void chat(const Task& task, const ChatOptions& options, const ChatIo& io) override {
     train::chat(task, options, io);
+  }
+  void serve(const Task& task, const ServeOptions& options, const ServeIo& io) override {
+    train::serve(task, options, io);
   }
 
   std::string export_weights(const std::string& checkpoint, const std::string& file) override {

@@ -62,6 +62,8 @@ class Host {
                       const std::function<void(std::string_view)>& print) = 0;
   // Answers messages on one rank (train/commands/chat.h).
   virtual void chat(const Task& task, const ChatOptions& options, const ChatIo& io) = 0;
+  // Answers requests on one rank until io.ended() (train/commands/serve.h).
+  virtual void serve(const Task& task, const ServeOptions& options, const ServeIo& io) = 0;
   // Writes the full weights of a checkpoint as one safetensors file. Returns a sentence about merged
   // adapters, "" where there are none.
   virtual std::string export_weights(const std::string& checkpoint, const std::string& file) = 0;

@@ -35,7 +35,7 @@ const std::vector<Home>& homes() {
       {std::regex("^spdlog/"), {"base"}},
       {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua", "binding"}},
       {std::regex("^(cuda|nccl|cublas)"), {"cuda"}},
-      {std::regex("^httplib"), {"view"}},
+      {std::regex("^httplib"), {"view", "train"}},
   };
   return homes;
 }

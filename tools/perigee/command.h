@@ -69,7 +69,7 @@ void add_solve_command(CLI::App& app, Action& action);
 void add_job_commands(CLI::App& app, Action& action);  // plan, simulate, graph
 void add_check_command(CLI::App& app, Action& action);
 void add_training_commands(CLI::App& app, Action& action);  // train, profile, evaluate, export
-void add_text_commands(CLI::App& app, Action& action);      // sample, chat
+void add_text_commands(CLI::App& app, Action& action);      // sample, chat, serve
 void add_new_command(CLI::App& app, Action& action);
 void add_doctor_command(CLI::App& app, Action& action);
 

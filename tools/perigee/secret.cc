@@ -7,15 +7,15 @@
 
 namespace perigee::command {
 
-std::string given_secret(const std::string& file) {
+std::string given_secret(const std::string& file, const SecretSource& source) {
   if (file.empty()) {
-    const char* value = std::getenv("PERIGEE_SECRET");
+    const char* value = std::getenv(source.environment);
     return value ? value : "";
   }
   auto text = read_file(file, "launch");
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty()) {
-    fail("launch", "--secret-file must name a file with the job's secret, but {} is empty", file);
+    fail("launch", "{} must name a file with a secret, but {} is empty", source.option, file);
   }
   return text;
 }

@@ -160,7 +160,7 @@ LaunchOptions launch_options(const JobOptions& options, const train::Task& task)
           .node_rank = options.node_rank,
           .rendezvous = options.rendezvous,
           .interface = options.interface,
-          .secret = given_secret(options.secret_file),
+          .secret = given_secret(options.secret_file, kJobSecret),
           .stop_seconds = task.job.train.checkpoint_when_stopped ? task.job.cluster.timeout
                                                                  : LaunchOptions{}.stop_seconds,
           .max_restarts = options.max_restarts,

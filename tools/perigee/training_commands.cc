@@ -93,7 +93,7 @@ int run_ranks(
     return run_alone({.world = task.world, .local_world = task.world}, body);
   }
   if (place) {
-    place->secret = given_secret(options.secret_file);
+    place->secret = given_secret(options.secret_file, kJobSecret);
     return run_alone(*place, body);
   }
   auto launched = launch_options(options, task);

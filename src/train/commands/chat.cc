@@ -90,7 +90,6 @@ class Chat {
     request.take = [&](std::string_view text) {
       io_.print(text);
       answer += text;
-      return true;
     };
     queue_.add(std::move(request));
     queue_.run();

@@ -34,7 +34,6 @@ void sample_text(const Task& task, const SampleOptions& options,
     request.take = [&, i](std::string_view text) {
       if (streams) print(text);
       texts[i] += text;
-      return true;
     };
     queue.add(std::move(request));
   }

@@ -99,7 +99,7 @@ struct Generator::Impl {
   profile::Database database;
   profile::TraceDatabase traces;
   std::unique_ptr<exec::Communicator> communicator = exec::single_communicator();
-  int64_t slots, context;
+  int64_t slots, context, vocab = 0;
   std::string uncached;
   Run extending;  // one token of each slot; without a cache: a whole text
   Run filling;    // tokens of one slot
@@ -141,11 +141,13 @@ Generator::Impl::Impl(const Task& given, const GeneratorOptions& options)
   const auto& captured = source->at(1, /*evaluation=*/true);
   const auto& whole = captured.graph;
   tied = captured.tied;
-  if (!whole.find_input("tokens") || !whole.find_output(graph::Output::Kind::result, "logits")) {
+  const auto* logits = whole.find_output(graph::Output::Kind::result, "logits");
+  if (!whole.find_input("tokens") || !logits) {
     fail("generate", "the model must take \"tokens\" and give \"logits\", but {} does not",
          job().model.kind);
   }
   context = whole.type(whole.find_input("tokens")->value).shape.at(1);
+  vocab = whole.type(logits->value).shape.back();
   graph::Graph extend;
   if (takes_positions(job().model.kind)) {
     extend = source->evaluation_of(example_of(slots, 1)).graph;
@@ -256,6 +258,7 @@ Generator::~Generator() = default;
 
 int64_t Generator::slots() const { return impl_->slots; }
 int64_t Generator::context() const { return impl_->context; }
+int64_t Generator::vocab() const { return impl_->vocab; }
 const std::string& Generator::uncached() const { return impl_->uncached; }
 const std::vector<int64_t>& Generator::text(int64_t slot) const {
   return impl_->texts.at(static_cast<size_t>(slot));

@@ -31,6 +31,8 @@ class Generator {
 
   int64_t slots() const;
   int64_t context() const;
+  // The number of tokens that the model knows.
+  int64_t vocab() const;
   // "", or why each token costs as much as the whole text: the model cannot use a cache.
   const std::string& uncached() const;
 

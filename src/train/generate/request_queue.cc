@@ -8,6 +8,15 @@
 #include "text/reply.h"
 
 namespace perigee::train {
+namespace {
+
+bool is_wanted(const TextRequest& request) { return !request.wanted || request.wanted(); }
+
+void end(const TextRequest& request, Finish finish, int64_t tokens) {
+  if (request.done) request.done(finish, tokens);
+}
+
+}  // namespace
 
 struct RequestQueue::Running {
   TextRequest request;
@@ -30,9 +39,47 @@ void RequestQueue::add(TextRequest request) {
   waiting_.push_back(std::move(request));
 }
 
-bool RequestQueue::step() {
+void RequestQueue::cancel() {
+  for (const auto& request : std::exchange(waiting_, {})) end(request, Finish::cancelled, 0);
   for (size_t slot = 0; slot < running_.size(); ++slot) {
-    while (!running_[slot] && !waiting_.empty()) start(slot);
+    if (running_[slot]) finish(slot, Finish::cancelled);
+  }
+}
+
+void RequestQueue::drop_unwanted() {
+  std::erase_if(waiting_, [](const TextRequest& request) {
+    if (is_wanted(request)) return false;
+    end(request, Finish::cancelled, 0);
+    return true;
+  });
+  for (size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] && !is_wanted(running_[slot]->request)) finish(slot, Finish::cancelled);
+  }
+}
+
+// Returns the free slot whose text begins with most tokens of the request's prompt: they are not
+// computed again. No slot is free: the number of slots.
+size_t RequestQueue::slot_for(const TextRequest& request) const {
+  size_t best = running_.size();
+  ptrdiff_t most = -1;
+  for (size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot]) continue;
+    const auto& text = generator_.text(static_cast<int64_t>(slot));
+    const auto common = std::ranges::mismatch(text, request.prompt).in1 - text.begin();
+    if (common > most) {
+      most = common;
+      best = slot;
+    }
+  }
+  return best;
+}
+
+bool RequestQueue::step() {
+  drop_unwanted();
+  while (!waiting_.empty()) {
+    const auto slot = slot_for(waiting_.front());
+    if (slot == running_.size()) break;
+    start(slot);
   }
   std::vector<std::optional<int64_t>> tokens(running_.size());
   bool extends = false;
@@ -82,9 +129,7 @@ void RequestQueue::draw(size_t slot, const at::Tensor& logits) {
   ++running.drawn;
   if (running.request.ends.contains(token)) return finish(slot, Finish::ended);
   const auto text = running.reply.add(token);
-  if (!text.empty() && running.request.take && !running.request.take(text)) {
-    return finish(slot, Finish::cancelled);
-  }
+  if (!text.empty() && running.request.take) running.request.take(text);
   if (running.reply.stopped()) return finish(slot, Finish::ended);
   if (running.drawn >= running.request.most) return finish(slot, Finish::most);
   running.next = token;
@@ -96,7 +141,7 @@ void RequestQueue::finish(size_t slot, Finish finish) {
     const auto rest = ended->reply.end();
     if (!rest.empty() && ended->request.take) ended->request.take(rest);
   }
-  if (ended->request.done) ended->request.done(finish, ended->drawn);
+  end(ended->request, finish, ended->drawn);
 }
 
 }  // namespace perigee::train

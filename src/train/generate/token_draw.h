@@ -11,9 +11,6 @@
 
 namespace perigee::train {
 
-// Throws Error naming the option that is out of range.
-void check(const DrawOptions& options);
-
 class TokenDraw {
  public:
   explicit TokenDraw(const DrawOptions& options);

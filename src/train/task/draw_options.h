@@ -15,4 +15,7 @@ struct DrawOptions {
   uint64_t seed = 0;
 };
 
+// Throws Error naming the option that is out of range.
+void check(const DrawOptions& options);
+
 }  // namespace perigee::train

@@ -75,4 +75,23 @@ struct ChatIo {
   std::function<void(std::string_view)> print;
 };
 
+// Options of `perigee serve`.
+struct ServeOptions {
+  SampleOptions sample;  // without prompts; what requests leave out, `tokens` for conversations
+  std::string template_file;  // "": the chat template in the tokenizer's folder
+  std::string model;          // its id; "": the job's name
+  std::string host = "127.0.0.1";
+  int port = 0;          // 0: any that is free
+  std::string token;     // that clients prove; "": none
+  int64_t slots = 8;     // texts at once
+  int64_t waiting = 64;  // requests that wait for a slot, at most
+  double seconds = 600;  // most time of a request
+};
+
+// What `perigee serve` tells the command, and asks it.
+struct ServeIo {
+  std::function<void(int port)> listening;
+  std::function<bool()> ended;  // asked every 100 ms; true: the server ends
+};
+
 }  // namespace perigee::train

@@ -55,7 +55,8 @@ TEST_CASE("every command works without a home, or says in one sentence that it n
       {"new " + (job.folder() / "new"), 0},
       {"tokenize README.md --tokenizer bytes --json", 0},
       {"plot " + job.output(), 0},
-      {"watch " + (job.folder() / "none"), 2},  // it would not end by itself
+      {"serve " + small + "--host 0.0.0.0", 2},  // it would not end by itself
+      {"watch " + (job.folder() / "none"), 2},   // it would not end by itself
       {"doctor", 0},
       {"profile " + small + "--seconds 1", 2}};  // measurements are kept in the home
   std::set<std::string> tried;

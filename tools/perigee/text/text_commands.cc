@@ -1,13 +1,19 @@
-// Commands that generate text: sample, chat.
+// Commands that generate text: sample, chat, serve.
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "../command.h"
 #include "../host.h"
+#include "../secret.h"
 #include "../task.h"
+#include "base/log_format.h"
 #include "base/text/utf8.h"
 
 namespace perigee::command {
@@ -121,11 +127,106 @@ void add_chat(CLI::App& app, Action& action) {
   });
 }
 
+// The signals that end a server. Until it listens they end the process, as without it.
+class EndingSignals {
+ public:
+  EndingSignals() {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
+    // Threads that start later inherit the mask: the signals wait for this class's thread.
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] { wait(); });
+  }
+  ~EndingSignals() {
+    over_ = true;
+    thread_.join();
+  }
+
+  void listening() { listening_ = true; }
+  bool came() const { return came_; }
+
+ private:
+  void wait() {
+    constexpr timespec kTurn = {.tv_sec = 0, .tv_nsec = 100'000'000};
+    while (!over_) {
+      const int signal = sigtimedwait(&signals_, nullptr, &kTurn);
+      if (signal < 0) continue;
+      if (!listening_) {
+        std::signal(signal, SIG_DFL);
+        pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+        raise(signal);
+      }
+      came_ = true;
+    }
+  }
+
+  sigset_t signals_;
+  std::atomic<bool> over_ = false, listening_ = false, came_ = false;
+  std::thread thread_;
+};
+
+void add_serve(CLI::App& app, Action& action) {
+  struct Options {
+    JobOptions job;
+    train::ServeOptions serve;
+    std::string token_file;
+  };
+  constexpr int kPort = 8738;
+  auto options = std::make_shared<Options>();
+  auto& serve = options->serve;
+  serve.port = kPort;
+  auto* sub = add_command(
+      app, "serve", "answer requests of OpenAI's API: completions and chat completions",
+      {"perigee serve job.toml", "perigee serve job.toml --port 8000 --slots 16",
+       "perigee serve job.toml --host 0.0.0.0 --token-file token.txt"});
+  add_model_options(*sub, options->job, serve.sample);
+  sub->add_option(
+         "--tokens", serve.sample.tokens,
+         "most tokens of an answer where a request for a conversation names none; default 256")
+      ->check(positive());
+  sub->add_option("--template", serve.template_file,
+                  "a Jinja file; default: the chat template in the tokenizer's folder");
+  sub->add_option("--name", serve.model, "the model's id; default: the job's name");
+  sub->add_option("--host", serve.host,
+                  "the interface to listen on; default 127.0.0.1. Others need a token");
+  sub->add_option("--port", serve.port, "0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->default_str(std::to_string(kPort));
+  sub->add_option("--token-file", options->token_file,
+                  "a file with the token that clients send; default: PERIGEE_TOKEN");
+  sub->add_option("--slots", serve.slots, "texts that are generated at once; default 8")
+      ->check(CLI::Range(1, 1024));
+  sub->add_option("--queue", serve.waiting, "requests that wait for a slot, at most; default 64")
+      ->check(CLI::Range(0, 4096));
+  sub->add_option("--time-limit", serve.seconds, "most seconds of a request; default 600")
+      ->check(positive());
+  sub->callback([options, &action] {
+    action = [options] {
+      auto& serve = options->serve;
+      serve.token = given_secret(options->token_file, kServerToken);
+      const auto task = make_task(options->job, std::nullopt);
+      if (serve.model.empty()) serve.model = task.job.name;
+      EndingSignals signals;
+      const auto listening = [&](int port) {
+        signals.listening();
+        const bool v6 = serve.host.find(':') != std::string::npos;
+        std::printf("http://%s%s%s:%d/v1\n", v6 ? "[" : "", serve.host.c_str(), v6 ? "]" : "",
+                    port);
+        std::fflush(stdout);
+        log::info("the model is \"{}\"; Ctrl-C ends the server", serve.model);
+      };
+      torch_host().serve(task, serve, {listening, [&] { return signals.came(); }});
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_text_commands(CLI::App& app, Action& action) {
   add_sample(app, action);
   add_chat(app, action);
+  add_serve(app, action);
 }
 
 }  // namespace perigee::command
