@@ -1,5 +1,5 @@
-// OpenAI's API: completions and chat completions, whole or streamed, and the list of models, as in
-// https://platform.openai.com/docs/api-reference.
+// OpenAI's API: completions and chat completions, whole or streamed, and the list of models. Reference:
+// https://platform.openai.com/docs/api-reference (completions, chat, models).
 #pragma once
 
 #include <memory>
