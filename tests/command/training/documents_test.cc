@@ -223,3 +223,56 @@ TEST_CASE("an exported BERT learns hidden tokens") {
   CHECK(losses[0] > std::log(28.0));
   CHECK(metrics[19]["val_loss"].get<double>() < losses[0] - 0.3);
 }
+
+TEST_CASE("a classifier in Lua learns the labels of texts on any number of ranks") {
+  const DocumentJob job("");
+  // The label is the letter of which the text has most.
+  std::string lines;
+  for (int i = 0; i < 120; ++i) {
+    const int label = i * 7 % 3;
+    std::string text;
+    for (int k = 0; k < 4 + i % 9; ++k) text += char(k % 4 == 3 ? 'd' + i % 5 : 'a' + label);
+    lines += json{{"text", text}, {"label", label}}.dump() + "\n";
+  }
+  job.folder().write("a.jsonl", lines);
+  job.folder().write("model.lua", R"(
+local nn, torch = require "perigee.nn", require "perigee.torch"
+local Net = nn.Module "Net"
+function Net:init(o)
+  self.embed = nn.Embedding(o.vocab, o.width)
+  self.out = nn.Linear(o.width, o.classes)
+end
+return {
+  options = { width = 16, classes = 3 },
+  model = function(o, job) return Net({ vocab = job.data.vocab, width = o.width, classes = o.classes }) end,
+  forward = function(net, batch, o)
+    local x = net.embed(batch.tokens)
+    local mask = batch.attention_mask:unsqueeze(-1):to(x.dtype)
+    local logits = net.out((x * mask):sum(1) / mask:sum(1))
+    return { loss = torch.cross_entropy_loss(logits, batch.labels), logits = logits }
+  end,
+}
+)");
+  job.folder().write(
+      "job.toml",
+      "[model]\nkind = \"lua\"\nfile = \"model.lua\"\ndtype = \"float64\"\n"
+      "[data]\njsonl = \"a.jsonl\"\nobjective = \"classification\"\npack = \"none\"\n"
+      "sequence = 16\nvalidation = 0.2\n[batch]\nglobal = 16\n[optimizer]\nlr = 5e-2\n"
+      "[train]\nsteps = 40\nvalidate_every = 40\noutput = \"" +
+          job.output() + "\"\n[cluster]\ndevice = \"cpu\"\ntimeout = 20\n");
+  job.good("train", "");
+  const auto losses = job.losses();
+  REQUIRE(losses.size() == 40);
+  CHECK(losses[0] > 0.8 * std::log(3.0));
+  CHECK(job.metrics()[39]["val_loss"].get<double>() < 0.3);
+  for (const std::string more : {"--nproc 2", "--nproc 2 --strategy fsdp --set batch.micro=4"}) {
+    INFO(more);
+    job.good("train", "--overwrite " + more);
+    check_losses(job, losses);
+  }
+  // Without their labels texts cannot be learned.
+  job.folder().write("a.jsonl", documents(0, 40, "text"));
+  const auto ran = run("train " + job.file() + " --overwrite", job.how());
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.err, Contains("a.jsonl:1") && Contains("label"));
+}
