@@ -6,6 +6,7 @@
 
 #include "tests/support/torch_test.h"
 // Torch first.
+#include "base/files/file.h"
 #include "data/data.h"
 #include "tests/support/temporary_folder.h"
 #include "text/tokenizer.h"
@@ -52,6 +53,10 @@ TEST_CASE("a file that is no SentencePiece model is refused") {
              Catch::StartsWith("[data] tokenizer must be \"bytes\", a tokenizer.json or a "
                                "SentencePiece model, but " +
                                damaged));
+  // The library would read outside of the table.
+  CHECK_THAT(error_of([&] { text::make_tokenizer("tests/fuzz/corpus/tokenizer/charsmap.model"); }),
+             Catch::Contains("charsmap.model is damaged: its table of replacements has a trie of a "
+                             "wrong size"));
 }
 
 TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
@@ -75,6 +80,15 @@ TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
   CHECK(ids.size() < words.size() / 2);
   for (const auto id : ids) CHECK((id >= 0 && id < 60));
   CHECK(tokenizer->decode(ids) == words);
+  CHECK(tokenizer->decode(tokenizer->encode("\uff54\uff48\uff45")) ==
+        "the");  // by the table of replacements
+  // The same model with a branch outside of that table: its name, key, size, size of the trie, trie.
+  auto model = read_file(folder.at("small.model"), "test");
+  const auto table = model.find("nmt_nfkc");
+  REQUIRE(table != std::string::npos);
+  model.replace(table + 8 + 1 + 3 + 4, 4, std::string("\xff\xff\xff\x7f", 4));
+  CHECK_THAT(error_of([&] { text::make_tokenizer(folder.add("branch.model", model)); }),
+             Catch::Contains("its table of replacements has a branch outside of its trie"));
 
   const auto job = job::Job::parse(
       "[data]\ntext = [\"text.txt\"]\ntokenizer = \"small.model\"\nsequence = 16\n"

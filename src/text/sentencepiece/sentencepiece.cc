@@ -3,7 +3,11 @@
 // overwrite the memory of the other.
 #include <sentencepiece_processor.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "base/fail.h"
+#include "text/sentencepiece/charsmap.h"
 #include "text/tokenizer.h"
 
 namespace perigee::text {
@@ -12,6 +16,13 @@ namespace {
 class SentencePiece : public Tokenizer {
  public:
   explicit SentencePiece(const std::string& path) {
+    // A file that cannot be read is refused by Load().
+    std::ifstream file(path, std::ios::binary);
+    const std::string model(std::istreambuf_iterator<char>(file), {});
+    if (const auto defect = charsmap_defect(model); !defect.empty()) {
+      fail("data", "the SentencePiece model {} is damaged: its table of replacements {}", path,
+           defect);
+    }
     const auto status = processor_.Load(path);
     if (!status.ok()) {
       fail("data",

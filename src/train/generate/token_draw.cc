@@ -4,25 +4,12 @@
 
 #include <limits>
 
-#include "base/fail.h"
-
 namespace perigee::train {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 }  // namespace
-
-void check(const DrawOptions& options) {
-  const auto require = [](bool holds, const char* name, const char* range, double got) {
-    if (!holds) fail("generate", "{} must be {}, but got {}", name, range, got);
-  };
-  require(options.temperature >= 0, "temperature", "at least 0", options.temperature);
-  require(options.top_k >= 0, "top_k", "at least 0", static_cast<double>(options.top_k));
-  require(options.top_p > 0 && options.top_p <= 1, "top_p", "above 0 and at most 1", options.top_p);
-  require(options.repetition_penalty > 0, "repetition_penalty", "above 0",
-          options.repetition_penalty);
-}
 
 TokenDraw::TokenDraw(const DrawOptions& options) : options_(options), random_(options.seed) {
   check(options);
