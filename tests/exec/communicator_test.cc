@@ -28,6 +28,19 @@ at::Tensor operand_of(int64_t rank, std::vector<int64_t> shape, at::ScalarType t
 void all_collectives(Communicator& communicator) {
   const int64_t n = communicator.world(), me = communicator.rank();
   const auto group = communicator.group("data", range(n));
+  for (auto type : {at::kComplexFloat, at::kComplexDouble}) {
+    const auto real = c10::toRealValueType(type);
+    std::vector<at::Tensor> all;
+    for (int64_t r = 0; r < n; ++r) {
+      all.push_back(at::complex(operand_of(r, {5000}, real), operand_of(r + 7, {5000}, real)));
+    }
+    for (auto [reduce, expected] : {std::pair{Reduce::sum, at::stack(all).sum(0)},
+                                    {Reduce::average, at::stack(all).mean(0)}}) {
+      auto out = at::empty({5000}, all[0].options());
+      group->run({.kind = Kind::all_reduce, .input = all[me], .output = out, .reduce = reduce});
+      must(at::allclose(out, expected), "all_reduce of complex numbers");
+    }
+  }
   for (auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (int64_t size : {3, 5000, 300000}) {
       std::vector<at::Tensor> all;
