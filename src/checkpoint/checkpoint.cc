@@ -239,7 +239,8 @@ void remove_checkpoint(Target& target, const std::string& folder) {
     if (is_own_file(entry.name)) names.push_back(entry.name);
   }
   // The mark first: an incomplete checkpoint never has it.
-  std::ranges::stable_partition(names, [](const auto& name) { return name == kComplete; });
+  std::stable_partition(names.begin(), names.end(),
+                        [](const auto& name) { return name == kComplete; });
   for (const auto& name : names) {
     try {
       target.remove(inside(folder, name));

@@ -132,6 +132,8 @@ TEST_CASE("the tutorial of a strategy is true") { follow("strategy.md"); }
 
 TEST_CASE("the tutorial of clusters is true") { follow("cluster.md"); }
 
+TEST_CASE("the tutorial of a C++ module is true") { follow("module.md"); }
+
 TEST_CASE("the tutorial of fine-tuning is true") { follow("fine_tuning.md"); }
 
 TEST_CASE("every tutorial has a test") {
@@ -140,5 +142,6 @@ TEST_CASE("every tutorial has a test") {
     pages.push_back(file.path().filename().string());
   }
   std::ranges::sort(pages);
-  CHECK(pages == std::vector<std::string>{"cluster.md", "fine_tuning.md", "strategy.md"});
+  CHECK(pages ==
+        std::vector<std::string>{"cluster.md", "fine_tuning.md", "module.md", "strategy.md"});
 }
