@@ -104,6 +104,22 @@ TEST_CASE("a rank whose delay is a small part of the step is no straggler") {
   CHECK(at(2 * kStep) == 1);
 }
 
+TEST_CASE("short steps are looked at over a third of a second") {
+  Stragglers stragglers({0, 0});
+  const auto named = [&](int64_t steps, double slow) {
+    size_t count = 0;
+    for (int64_t i = 0; i < steps; ++i) {
+      count += stragglers.add(i, {0.002 * slow, {0.002 * slow, 0.002}, {0, 0}}).size();
+    }
+    return count;
+  };
+  // 40 steps of 2 ms in which one rank is slow, as when a process has a time slice.
+  CHECK(named(200, 1) == 0);
+  CHECK(named(40, 1.5) == 0);
+  CHECK(named(200, 1) == 0);
+  CHECK(named(200, 1.5) == 1);
+}
+
 TEST_CASE("one slow step makes no straggler") {
   Recorded recorded({0, 0});
   recorded.run(30, {1, 1});

@@ -42,7 +42,14 @@ std::vector<std::string> Stragglers::add(int64_t step, const RankTimes& times) {
   std::vector<std::string> sentences;
   std::vector<double> medians;
   steps_.push_back(times.step);
-  if (steps_.size() > kWindow) steps_.pop_front();
+  seconds_ += times.step;
+  size_t left = 0;  // steps that the windows no longer need
+  while (steps_.size() > kWindow && seconds_ - steps_.front() >= kSeconds) {
+    seconds_ -= steps_.front();
+    steps_.pop_front();
+    ++left;
+  }
+  const bool full = steps_.size() >= kWindow && seconds_ >= kSeconds;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     auto& rank = ranks_[r];
     total_[r] += times.computed[r];
@@ -54,13 +61,13 @@ std::vector<std::string> Stragglers::add(int64_t step, const RankTimes& times) {
           r, paused, step));
     }
     rank.window.push_back(times.computed[r]);
-    if (rank.window.size() > kWindow) rank.window.pop_front();
+    rank.window.erase(rank.window.begin(), rank.window.begin() + static_cast<int64_t>(left));
     medians.push_back(median_of({rank.window.begin(), rank.window.end()}));
-    if (rank.window.size() == kWindow) {
+    if (full) {
       rank.fastest = std::min(rank.fastest.value_or(medians[r]), medians[r]);
     }
   }
-  if (ranks_.size() < 2 || ranks_.front().window.size() < kWindow) return sentences;
+  if (ranks_.size() < 2 || !full) return sentences;
   const auto smallest = kShare * median_of({steps_.begin(), steps_.end()});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     auto& rank = ranks_[r];
@@ -72,7 +79,7 @@ std::vector<std::string> Stragglers::add(int64_t step, const RankTimes& times) {
           "rank {} computes {:.1f} ms a step, {:.2f} times {} ({:.1f} ms), in the last {} steps: "
           "its device or its host is slower, or has other work",
           r, 1e3 * medians[r], medians[r] / usual, alone ? "its own best" : "its peers",
-          1e3 * usual, kWindow));
+          1e3 * usual, steps_.size()));
     } else if (rank.slow && medians[r] < kRecovered * usual) {
       rank.slow = false;
       sentences.push_back(fmt::format("rank {} is as fast as {}", r,

@@ -25,7 +25,8 @@ std::vector<int64_t> peers_of(const plan::Plan& plan);
 // stage, and a rank that is alone with its own fastest window.
 class Stragglers {
  public:
-  static constexpr size_t kWindow = 10;      // steps whose median counts
+  static constexpr size_t kWindow = 10;      // steps whose median counts, at least
+  static constexpr double kSeconds = 0.3;    // that they take, at least: short steps vary
   static constexpr double kSlower = 1.25;    // times its peers: a straggler
   static constexpr double kRecovered = 1.1;  // times its peers: no longer one
   static constexpr double kShare = 0.1;      // of the step: a smaller delay is not named
@@ -47,7 +48,8 @@ class Stragglers {
     std::optional<double> fastest;  // the smallest median of a full window
     bool slow = false;
   };
-  std::deque<double> steps_;  // the last kWindow steps
+  std::deque<double> steps_;  // those of the windows
+  double seconds_ = 0;        // that they took
 
   // Returns the median of the rank's peers or, where it has none, of its fastest window.
   double expected(size_t rank, const std::vector<double>& medians) const;
