@@ -202,6 +202,9 @@ class Chooser {
       apply_cut(choice, pattern_, option.cut, a);
     }
     place_own(choice);
+    for (int i : pattern_.in_place) {
+      if (choice.operands[i] != context_.operands[i]) return {};
+    }
     for (const auto* tensors : {&choice.operands, &choice.results}) {
       for (const auto& placements : *tensors) {
         if (mixes_reductions(placements)) return {};

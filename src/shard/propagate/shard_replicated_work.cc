@@ -77,7 +77,7 @@ class WorkSharder {
 
   void shard_node(size_t n, int axis) {
     const auto& pattern = rules_.at(n).pattern;
-    if (!pattern) return;
+    if (!pattern || !pattern->in_place.empty()) return;
     const auto cut = cut_wanted(n, *pattern, axis);
     if (!cut) return;
     const auto& node = graph_.nodes[n];

@@ -134,6 +134,9 @@ struct Pattern {
   std::vector<SizeArgument> sizes;
   std::vector<InnerDim> inner;
   std::vector<CommunicatingRule> communicating;
+  // Operands that the op writes: they are used as they are placed, since the op would write to a
+  // redistributed copy.
+  std::vector<int> in_place;
   // Operands and results with an element for each rank: their first dims are the axes of the mesh,
   // each as long as its axis, or 1 where all ranks of the axis share the element.
   std::vector<int> own_operands, own_results;

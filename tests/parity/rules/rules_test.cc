@@ -78,6 +78,10 @@ TEST_CASE("a wrong rule is detected") {
       {"aten::take", "d*, t* -> t*"},
       {"aten::embedding", "v+ e, t* -> t* e; padding_idx"},   // out of range, or added twice
       {"aten::add.Tensor", "d*, d* -> d*; alpha linear(0)"},  // all ranks add the other operand
+      // caches lack the keys of other ranks' rows
+      {"perigee::cached_attention",
+       "query: b h^ s^ d^, key: b g^ s^ d^, value: b g^ s^ e^, positions: b s^, slots: b, "
+       "key_cache: n^ g^ t^ d^, value_cache: n^ g^ t^ e^ -> b h^ s^ e^; scale window"},
   };
   for (const auto& [op, text] : wrong) {
     const auto* build = &rule_cases().at(op);

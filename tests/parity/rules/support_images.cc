@@ -67,6 +67,45 @@ void attention(Cases& cases, const char* name, bool ring, bool documents) {
   };
 }
 
+// Two calls, so that the second reads what the first has written. Caches are sharded over heads on
+// some axes.
+void cached_attention(Case& c) {
+  const int64_t n = c.any(2, 4), b = c.any(1, n), g = c.any(1, 6), h = g * c.any(1, 3);
+  const int64_t d = c.any(1, 3), e = c.any(1, 3), context = 6;
+  mesh::Placements heads(c.mesh_.axes.size());
+  int64_t parts = 1;
+  for (size_t a = 0; a < heads.size(); ++a) {
+    const auto more = parts * c.mesh_.axes[a].size;
+    if (g % more != 0 || c.coin(0.2)) continue;
+    heads[a] = mesh::Placement::shard(1);
+    parts = more;
+  }
+  const auto key_cache = c.real_placed({n, g, context + 1, d}, heads);
+  const auto value_cache = c.real_placed({n, g, context + 1, e}, heads);
+  const auto keys = c.value(key_cache).clone(), values = c.value(value_cache).clone();
+  auto slots = at::randperm(n, at::kLong).narrow(0, 0, b);
+  for (const int64_t first : {0, 2}) {
+    const int64_t s = first == 0 ? 2 : c.any(1, 4);
+    auto positions = at::arange(first, first + s, at::kLong).expand({b, s}).clone();
+    if (c.coin()) positions[b - 1][s - 1] = -1;
+    c.typed("perigee::cached_attention",
+            {{"query", c.real({b, h, s, d}, false)},
+             {"key", c.real({b, g, s, d}, false)},
+             {"value", c.real({b, g, s, e}, false)},
+             {"positions", c.given(positions)},
+             {"slots", c.given(slots)},
+             {"key_cache", key_cache},
+             {"value_cache", value_cache},
+             {"scale", 0.7},
+             {"window", c.coin() ? int64_t{0} : int64_t{3}}},
+            {real_type({b, h, s, e})});
+    slots = slots.flip(0);
+  }
+  // The ranks begin with the same caches.
+  c.value(key_cache).copy_(keys);
+  c.value(value_cache).copy_(values);
+}
+
 void images(Cases& cases) {
   cases["aten::convolution"] = [](Case& c) {
     const int64_t space = c.any(1, 2), groups = c.coin(0.7) ? 1 : 2;
@@ -240,6 +279,7 @@ void images(Cases& cases) {
 void add_image_cases(Cases& cases) {
   attention(cases, "perigee::attention", false, false);
   attention(cases, "perigee::attention in a ring", true, false);
+  cases["perigee::cached_attention"] = cached_attention;
   attention(cases, "perigee::attention within documents", false, true);
   attention(cases, "perigee::attention within documents in a ring", true, true);
   images(cases);

@@ -144,6 +144,10 @@ ValueId Case::real_sharded(const Shape& shape, int dim, size_t axis, bool zigzag
   return input(at::randn(shape, at::kDouble), placements);
 }
 
+ValueId Case::real_placed(const Shape& shape, const Placements& placements) {
+  return input(at::randn(shape, at::kDouble), placements);
+}
+
 ValueId Case::positive(const Shape& shape) { return placed(at::rand(shape, at::kDouble) + 0.1); }
 
 ValueId Case::integers(const Shape& shape, int64_t low, int64_t high) {

@@ -41,6 +41,8 @@ class Case {
   // Reals whose dim is sharded on the axis, in the same way for all with the same `zigzag`; any
   // placement on other axes.
   graph::ValueId real_sharded(const Shape& shape, int dim, size_t axis, bool zigzag);
+  // Reals with these placements.
+  graph::ValueId real_placed(const Shape& shape, const mesh::Placements& placements);
   // A value that is the same on all ranks and has this content.
   graph::ValueId given(const at::Tensor& tensor);
 

@@ -241,7 +241,9 @@ exec::Tensors evaluate_ranks(const std::vector<LocalGraph>& locals, const mesh::
       if (input.kind == graph::Input::Kind::constant) {
         value = exec::from_bytes(graph.type(input.value), input.data);
       } else {
-        value = piece_of(inputs.at(input.name), locals[i].inputs[k], mesh, ranks[i]).contiguous();
+        // A copy, which ops may write to.
+        value = piece_of(inputs.at(input.name), locals[i].inputs[k], mesh, ranks[i])
+                    .clone(at::MemoryFormat::Contiguous);
       }
     }
   }

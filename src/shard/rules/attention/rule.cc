@@ -107,6 +107,24 @@ std::optional<Pattern> attention(const Call& call, Role role) {
   return pattern;
 }
 
+// Heads as in attention. Rows are not sharded: a rank that has some of them would not write the
+// others' keys and values to its caches.
+std::optional<Pattern> cached_attention(const Call& call) {
+  const int query = call.find("query"), key = call.find("key");
+  if (query < 0 || key < 0 || call.rank(query) != 4) return {};
+  const int64_t heads = call.shape(query)[1], groups = call.shape(key)[1];
+  auto pattern = whole_pattern(call);
+  const int h = pattern.add(Role::free, heads != groups && groups != 1);
+  pattern.dims[h].one_piece = true;
+  const int kv_heads = groups == 1 && heads != 1 ? -1 : h;
+  pattern.operands[query][1] = pattern.results[0][1] = h;
+  for (const auto* name : {"key", "value", "key_cache", "value_cache"}) {
+    pattern.operands[call.find(name)][1] = kv_heads;
+  }
+  pattern.in_place = {call.find("key_cache"), call.find("value_cache")};
+  return pattern;
+}
+
 }  // namespace
 
 void add_attention_rules(Rules& rules) {
@@ -114,6 +132,7 @@ void add_attention_rules(Rules& rules) {
   const auto backward = [](const Call& call) { return attention(call, Role::sum); };
   rules.add("perigee::attention", {forward, lower_attention});
   rules.add("perigee::attention_backward", {backward, lower_attention});
+  rules.add("perigee::cached_attention", {cached_attention});
 }
 
 }  // namespace perigee::shard
