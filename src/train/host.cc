@@ -101,16 +101,27 @@ class TorchHost : public Host {
 
   SimulateResult simulate(const Task& task) override { return simulate_job(task); }
 
-  void sample(const Task& task, const SampleOptions& options,
+  void sample(const Task& task, const SampleOptions& options, const job::RankPlace& place,
               const std::function<void(std::string_view)>& print) override {
-    sample_text(task, options, print);
+    run_session(task, place, [&](RankSession& session) {
+      sample_text(task, session, options, print);
+      return std::string();
+    });
   }
 
-  void chat(const Task& task, const ChatOptions& options, const ChatIo& io) override {
-    train::chat(task, options, io);
+  void chat(const Task& task, const ChatOptions& options, const job::RankPlace& place,
+            const ChatIo& io) override {
+    run_session(task, place, [&](RankSession& session) {
+      train::chat(task, session, options, io);
+      return std::string();
+    });
   }
-  void serve(const Task& task, const ServeOptions& options, const ServeIo& io) override {
-    train::serve(task, options, io);
+  void serve(const Task& task, const ServeOptions& options, const job::RankPlace& place,
+             const ServeIo& io) override {
+    run_session(task, place, [&](RankSession& session) {
+      train::serve(task, session, options, io);
+      return std::string();
+    });
   }
 
   std::string export_weights(const std::string& checkpoint, const std::string& file) override {

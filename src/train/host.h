@@ -57,13 +57,15 @@ class Host {
   virtual std::string move_profile(const ProfileOptions& options) = 0;
   // Makes the plan and simulates a step of it, on cluster.file or with the times measured here.
   virtual SimulateResult simulate(const Task& task) = 0;
-  // Generates text on one rank; `print` receives it piece by piece.
-  virtual void sample(const Task& task, const SampleOptions& options,
+  // Runs one rank of the generation of text; on rank 0 `print` receives it piece by piece.
+  virtual void sample(const Task& task, const SampleOptions& options, const job::RankPlace& place,
                       const std::function<void(std::string_view)>& print) = 0;
-  // Answers messages on one rank (train/commands/chat.h).
-  virtual void chat(const Task& task, const ChatOptions& options, const ChatIo& io) = 0;
-  // Answers requests on one rank until io.ended() (train/commands/serve.h).
-  virtual void serve(const Task& task, const ServeOptions& options, const ServeIo& io) = 0;
+  // Runs one rank of a conversation (train/commands/chat.h); rank 0 uses `io`.
+  virtual void chat(const Task& task, const ChatOptions& options, const job::RankPlace& place,
+                    const ChatIo& io) = 0;
+  // Runs one rank of a server until io.ended() (train/commands/serve.h); rank 0 uses `io`.
+  virtual void serve(const Task& task, const ServeOptions& options, const job::RankPlace& place,
+                     const ServeIo& io) = 0;
   // Writes the full weights of a checkpoint as one safetensors file. Returns a sentence about merged
   // adapters, "" where there are none.
   virtual std::string export_weights(const std::string& checkpoint, const std::string& file) = 0;

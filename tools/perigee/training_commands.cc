@@ -1,9 +1,6 @@
 // Commands that run ranks: train, profile, evaluate, export.
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -11,11 +8,8 @@
 #include "base/fail.h"
 #include "base/log_format.h"
 #include "command.h"
-#include "crash.h"
 #include "host.h"
-#include "job/rank_process.h"
-#include "launch/limits.h"
-#include "secret.h"
+#include "ranks/run_ranks.h"
 #include "task.h"
 
 namespace perigee::command {
@@ -24,88 +18,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-volatile std::sig_atomic_t stop_asked = 0;
-
-// The first signal asks the rank to stop between two steps; the second ends it.
-void ask_to_stop(int signal) {
-  stop_asked = 1;
-  std::signal(signal, SIG_DFL);
-}
-
 // The log has the reason why the run ended; where it cannot be written, standard error has it.
 void append_line(const std::string& path, const char* text) {
   std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
   if (!file) return;
   std::fprintf(file, "%s\n", text);
   std::fclose(file);
-}
-
-std::string prefix_of(const Place& place) {
-  return place.world > 1 ? fmt::format("rank {}", place.rank) : "";
-}
-
-void prepare_rank(const Place& place) {
-  job::load_kernels_at_start(place);
-  std::signal(SIGTERM, ask_to_stop);
-  std::signal(SIGINT, ask_to_stop);
-  log::set_sink(log::standard_sink(prefix_of(place)));
-  report_crashes(fmt::format("rank {}", place.rank));
-}
-
-// Runs the one rank of this process, which another launcher has started.
-int run_alone(const Place& place, const std::function<void(const Place&)>& body) {
-  prepare_rank(place);
-  try {
-    body(place);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "perigee: rank %lld: %s\n", static_cast<long long>(place.rank),
-                 error.what());
-    const auto* known = dynamic_cast<const Error*>(&error);
-    std::fflush(nullptr);
-    // Not by way of the end of main: the failed rank's transfers may still run.
-    ::_exit(static_cast<int>(known ? known->status() : Status::failed));
-  }
-}
-
-// Runs `body` as one rank of another launcher, or forks the ranks of this host.
-// `lost_work`, `go_on`: as in LaunchOptions.
-int run_ranks(
-    const JobOptions& options, const train::Task& task,
-    const std::function<void(const Place&)>& body, const std::string& lost_work = "",
-    const std::function<void()>& go_on = [] {}) {
-  auto place = job::place_from_environment();
-  provide_descriptors(place ? place->local_world : task.world / options.nodes);
-  torch_host();  // loaded before the fork: its pages are shared
-  const bool changes = options.max_restarts > 0 || options.least_nodes < options.nodes;
-  if (changes && (place || task.job.cluster.in_process)) {
-    fail("launch",
-         "--max-restarts and --nodes MIN:MAX are for ranks that this command starts, but {}: leave "
-         "them out",
-         place ? "another launcher has started them" : "cluster.in_process has none");
-  }
-  if (task.job.cluster.in_process) {
-    if (place ? place->world > 1 : options.nodes > 1) {
-      fail("launch",
-           "cluster.in_process = true runs all ranks as threads of one process, but there are "
-           "several processes: leave it out");
-    }
-    return run_alone({.world = task.world, .local_world = task.world}, body);
-  }
-  if (place) {
-    place->secret = given_secret(options.secret_file, kJobSecret);
-    return run_alone(*place, body);
-  }
-  auto launched = launch_options(options, task);
-  launched.lost_work = lost_work;
-  launched.go_on = go_on;
-  if (hosts_change(launched)) launched.agreement = torch_host().agreement(task, launched.secret);
-  return launch(launched, [&](const Place& place) {
-    prepare_rank(place);
-    body(place);
-    std::fflush(stdout);
-    return 0;
-  });
 }
 
 // Returns the exit status: 1 where gradients differ.
@@ -160,18 +78,6 @@ void log_next(const JobOptions& options, const job::Job& trained) {
   } else if (texts) {
     log::info("next: {} sample {} --prompt \"...\"", command, sets);
   }
-}
-
-// Throws Error for hosts that come and go, which only training survives.
-void require_fixed_hosts(const JobOptions& options) {
-  if (options.least_nodes == options.nodes) return;
-  fail("command", "--nodes MIN:MAX is for train, but this needs a number of hosts");
-}
-
-// Throws Error for --cluster: these commands run on this machine.
-void refuse_cluster(const JobOptions& options) {
-  if (options.cluster.empty()) return;
-  fail("command", "--cluster is for planning (perigee plan, perigee simulate), but this runs here");
 }
 
 void add_train(CLI::App& app, Action& action) {
@@ -237,10 +143,10 @@ void add_train(CLI::App& app, Action& action) {
         rank_task.world = place.world;
         rank_task.open_log = [&](const std::string& path) {
           log_file = path;
-          log::set_sink(log::standard_sink(prefix_of(place), path));
+          log::set_sink(log::standard_sink(log_prefix(place), path));
         };
         try {
-          torch_host().train(rank_task, place, [] { return stop_asked != 0; });
+          torch_host().train(rank_task, place, stop_requested);
         } catch (const std::exception& error) {
           append_line(log_file, error.what());
           throw;
@@ -248,8 +154,9 @@ void add_train(CLI::App& app, Action& action) {
       };
       // A restart resumes; before the first checkpoint it begins anew.
       const auto go_on = [&task] { task.resume = task.overwrite = true; };
-      const int status = run_ranks(options->job, task, train,
-                                   "steps after the last checkpoint are discarded", go_on);
+      const int status = run_ranks(
+          options->job, task, train,
+          {.lost_work = "steps after the last checkpoint are discarded", .go_on = go_on});
       if (status == 0 && options->job.node_rank <= 0) log_next(options->job, task.job);
       return status;
     };
@@ -301,7 +208,8 @@ void add_profile(CLI::App& app, Action& action) {
         if (shown) log::progress("");
         if (place.rank == 0) write_result({}, text);
       };
-      return run_ranks(options->job, task, measure, "the measurements of this run are discarded");
+      return run_ranks(options->job, task, measure,
+                       {.lost_work = "the measurements of this run are discarded"});
     };
   });
 }

@@ -18,16 +18,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Generator& open_generator(const Task& task, RankSession& session, const SampleOptions& options) {
+  session.generator = std::make_unique<Generator>(
+      task,
+      GeneratorOptions{.checkpoint = options.checkpoint, .slots = 1, .context = options.context},
+      session.connection, session.traces);
+  return *session.generator;
+}
+
+// The conversation on rank 0.
 class Chat {
  public:
-  Chat(const Task& task, const ChatOptions& options, const ChatIo& io)
+  Chat(const Task& task, RankSession& session, const ChatOptions& options, const ChatIo& io)
       : options_(options),
         io_(io),
         template_(options.template_file, task.job.data.tokenizer, std::time(nullptr)),
         tokenizer_(text::make_tokenizer(task.job.data.tokenizer)),
-        generator_(task, {.checkpoint = options.sample.checkpoint,
-                          .slots = 1,
-                          .context = options.sample.context}),
+        generator_(open_generator(task, session, options.sample)),
         queue_(generator_, *tokenizer_),
         ends_(text::end_tokens(template_, *tokenizer_)) {
     if (ends_.empty()) {
@@ -38,7 +45,7 @@ class Chat {
 
   void run() {
     start();
-    while (const auto message = io_.read()) {
+    while (const auto message = read()) {
       if (*message == "/new") {
         start();
         continue;
@@ -46,9 +53,17 @@ class Chat {
       messages_.push_back({{"role", "user"}, {"content", *message}});
       messages_.push_back({{"role", "assistant"}, {"content", answer()}});
     }
+    generator_.end();
   }
 
  private:
+  // Returns the user's next message, however long that takes.
+  std::optional<std::string> read() {
+    std::optional<std::string> message;
+    generator_.wait([&] { message = io_.read(); });
+    return message;
+  }
+
   void start() {
     messages_ = Json::array();
     if (!options_.system.empty()) {
@@ -101,7 +116,7 @@ class Chat {
   const ChatIo& io_;
   text::ChatTemplate template_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
-  Generator generator_;
+  Generator& generator_;
   RequestQueue queue_;
   std::set<int64_t> ends_;
   Json messages_ = Json::array();
@@ -110,9 +125,12 @@ class Chat {
 
 }  // namespace
 
-void chat(const Task& task, const ChatOptions& options, const ChatIo& io) {
+void chat(const Task& task, RankSession& session, const ChatOptions& options, const ChatIo& io) {
   check(options.sample.draw);
-  Chat(task, options, io).run();
+  if (session.communicator->rank() != 0) {
+    return open_generator(task, session, options.sample).serve_commands();
+  }
+  Chat(task, session, options, io).run();
 }
 
 }  // namespace perigee::train

@@ -1,14 +1,16 @@
 // `perigee chat`: a conversation with a language model.
 #pragma once
 
+#include "train/run/rank_session.h"
 #include "train/task/task.h"
 
 namespace perigee::train {
 
-// Answers the messages that io.read returns, on one rank, each after all before it, as the model's
+// Answers the messages that io.read returns, each after all before it, as the model's
 // chat template puts them. "/new" as a message begins another conversation. Where a conversation
 // and its answer do not fit the model's context, its oldest messages are left out, which is said.
 // Throws Error where there is no chat template, or one message alone does not fit.
-void chat(const Task& task, const ChatOptions& options, const ChatIo& io);
+// All ranks call it; rank 0 uses `io`.
+void chat(const Task& task, RankSession& session, const ChatOptions& options, const ChatIo& io);
 
 }  // namespace perigee::train

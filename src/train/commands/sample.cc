@@ -7,14 +7,18 @@
 
 namespace perigee::train {
 
-void sample_text(const Task& task, const SampleOptions& options,
+void sample_text(const Task& task, RankSession& session, const SampleOptions& options,
                  const std::function<void(std::string_view)>& print) {
   check(options.draw);
   auto prompts = options.prompts;
   if (prompts.empty()) prompts.emplace_back();
-  Generator generator(
-      task,
-      {.checkpoint = options.checkpoint, .slots = std::ssize(prompts), .context = options.context});
+  session.generator = std::make_unique<Generator>(task,
+                                                  GeneratorOptions{.checkpoint = options.checkpoint,
+                                                                   .slots = std::ssize(prompts),
+                                                                   .context = options.context},
+                                                  session.connection, session.traces);
+  auto& generator = *session.generator;
+  if (session.communicator->rank() != 0) return generator.serve_commands();
   if (!generator.uncached().empty()) {
     log::info("every token costs as much as the whole text, since the model {}",
               generator.uncached());
@@ -38,6 +42,7 @@ void sample_text(const Task& task, const SampleOptions& options,
     queue.add(std::move(request));
   }
   queue.run();
+  generator.end();
   if (streams) return print("\n");
   for (size_t i = 0; i < texts.size(); ++i) print(fmt::format("--- {}\n{}\n", i + 1, texts[i]));
 }

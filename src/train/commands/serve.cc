@@ -14,17 +14,30 @@ namespace {
 
 constexpr size_t kMoreThreads = 32;  // for idle connections, and requests that need no text
 
-}  // namespace
-
-void serve(const Task& task, const ServeOptions& options, const ServeIo& io) {
-  check(options.sample.draw);
-  // A port that is taken is found before the model is loaded.
-  const auto server = open_text_server(
+std::unique_ptr<TextServer> open_server(const ServeOptions& options) {
+  return open_text_server(
       {.host = options.host,
        .port = options.port,
        .token = options.token,
        .threads = static_cast<size_t>(options.slots + options.waiting) + kMoreThreads});
-  QueueService service(task, options);
+}
+
+}  // namespace
+
+void serve(const Task& task, RankSession& session, const ServeOptions& options, const ServeIo& io) {
+  check(options.sample.draw);
+  const bool root = session.communicator->rank() == 0;
+  std::unique_ptr<TextServer> server;
+  // A port that is taken is found before the model is loaded.
+  if (root) server = open_server(options);
+  session.generator = std::make_unique<Generator>(
+      task,
+      GeneratorOptions{.checkpoint = options.sample.checkpoint,
+                       .slots = options.slots,
+                       .context = options.sample.context},
+      session.connection, session.traces);
+  if (!root) return session.generator->serve_commands();
+  QueueService service(*session.generator, task.job.data.tokenizer, options);
   const auto api = make_openai_api(service, {.model = options.model,
                                              .tokens = options.sample.tokens,
                                              .seconds = options.seconds,

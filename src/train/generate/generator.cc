@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "capture/models/hf/architecture.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/holdings.h"
 #include "checkpoint/stored.h"
 #include "checkpoint/weights/initial_weights.h"
-#include "checkpoint/weights/merge.h"
 #include "compile/compile.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
@@ -20,69 +20,50 @@
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/generate/decode_graph.h"
+#include "train/generate/decode_plan.h"
+#include "train/generate/rank_command.h"
 #include "train/measure/profile_path.h"
 #include "train/output/run_folder.h"
 #include "train/ranks/device.h"
+#include "train/ranks/share.h"
+#include "train/ranks/wait_for_work.h"
 #include "train/task/open_model.h"
 
 namespace perigee::train {
 namespace {
 
 using Kind = compile::Binding::Kind;
+using graph::Graph;
+using graph::Input;
 
-constexpr int64_t kFilled = 64;  // most tokens that one run of the filling program reads
-
-// Returns the task on one rank, with one text of `context` tokens as its batch.
-Task single_rank(const Task& task, int64_t context) {
-  auto single = task;
-  single.job = completed(task);
-  single.strategy = "auto";
-  single.world = 1;
-  single.world_given = true;
-  single.job.batch.global = 1;
-  single.job.batch.micro = 1;
-  if (context > 0) single.job.data.sequence = context;
-  return single;
+bool is_stored(const Input& input) {
+  return input.kind == Input::Kind::parameter ||
+         (input.kind == Input::Kind::buffer && !is_cache(input.name));
 }
 
-// Returns the batch with which a model of text is captured.
-Batch example_of(int64_t texts, int64_t tokens) {
-  Batch batch;
-  for (const char* name : {"tokens", "positions"}) {
-    batch[name] = at::zeros({texts, tokens}, at::kLong);
-  }
-  return batch;
+// The traces of a single rank.
+struct OwnTraces {
+  profile::Database database;
+  profile::TraceDatabase traces;
+
+  OwnTraces(const job::Job& job, const std::shared_ptr<exec::Device>& device)
+      : database(profile_of(job)),
+        traces(database, static_cast<int>(job.cluster.threads), device) {}
+};
+
+// Returns the task without a strategy.
+Task on_one_rank(Task task) {
+  task.strategy = "auto";
+  task.strategy_given = false;
+  task.plan_file.clear();
+  return task;
 }
 
-// Returns the checkpoint at `given`, a run or a checkpoint; "": the newest of the job's run. Returns
-// "" where that run has no checkpoint and the job names files of weights.
-std::string checkpoint_of(const job::Job& job, const std::string& given) {
-  const auto& run = checkpoint_run(job);
-  const bool files = given.empty() && !job.train.weights.empty() &&
-                     checkpoint::newest_checkpoint(run).empty();
-  return files ? "" : checkpoint::find_checkpoint(given.empty() ? run : given);
-}
-
-// Returns whether a kind of model reads the input "positions" where its batch has it.
-bool takes_positions(std::string_view kind) {
-  return kind == "gpt" || kind == "llama" || kind == "moe" || kind == "hf";
-}
-
-std::vector<mesh::Range> whole_ranges(const std::vector<int64_t>& shape) {
-  std::vector<mesh::Range> ranges;
-  for (const auto size : shape) ranges.push_back({0, size});
-  return ranges;
-}
-
-// Returns the windows of attention layers that see only the last tokens, by scope.
-std::map<std::string, int64_t> windows_of(const job::Job& job) {
-  std::map<std::string, int64_t> windows;
-  if (job.model.kind != "hf") return windows;
-  const auto all = hf::read_architecture(job.model.text("folder")).windows;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] > 0) windows[fmt::format("blocks.{}.attn", i)] = all[i];
-  }
-  return windows;
+Connection single_connection(const job::Job& job) {
+  Connection made;
+  made.device = open_device(job);
+  made.communicator = made.tensors = exec::single_communicator();
+  return made;
 }
 
 }  // namespace
@@ -94,90 +75,59 @@ struct Generator::Impl {
     Batch inputs;
   };
 
-  Task task;
-  std::shared_ptr<exec::Device> device;
-  profile::Database database;
-  profile::TraceDatabase traces;
-  std::unique_ptr<exec::Communicator> communicator = exec::single_communicator();
-  int64_t slots, context, vocab = 0;
-  std::string uncached;
+  job::Job job;
+  Connection connection;
+  std::shared_ptr<exec::Group> group;  // all ranks
+  std::unique_ptr<OwnTraces> own;      // nullptr: `traces` are another's
+  compile::TraceSource& traces;
+  int64_t slots;
+  DecodeModel model;
   Run extending;  // one token of each slot; without a cache: a whole text
   Run filling;    // tokens of one slot
   std::vector<std::vector<int64_t>> texts;
-  std::map<std::string, std::string> tied;  // further names of parameters
 
-  Impl(const Task& given, const GeneratorOptions& options);
+  Impl(const Task& task, const GeneratorOptions& options, Connection met,
+       compile::TraceSource* given);
 
-  const job::Job& job() const { return task.job; }
-  Run make_run(const graph::Graph& graph, const exec::Executor* lender);
-  void read_weights(const std::optional<checkpoint::Checkpoint>& checkpoint);
+  bool cached() const { return model.uncached.empty(); }
+  Run make_run(const Graph& graph, const plan::Plan& plan, const exec::Executor* lender);
+  void read_weights();
   at::Tensor run(Run& run);
   at::Tensor whole_text(int64_t slot);
+  at::Tensor fill(int64_t slot, std::span<const int64_t> text);
+  at::Tensor extend(std::span<const std::optional<int64_t>> added);
 };
 
-Generator::Impl::Impl(const Task& given, const GeneratorOptions& options)
-    : task(single_rank(given, options.context)),
-      device(open_device(job())),
-      database(profile_of(job())),
-      traces(database, static_cast<int>(job().cluster.threads), device),
+Generator::Impl::Impl(const Task& task, const GeneratorOptions& options, Connection met,
+                      compile::TraceSource* given)
+    : job(completed(task)),
+      connection(std::move(met)),
+      group(everyone(*connection.communicator)),
+      own(given ? nullptr : std::make_unique<OwnTraces>(job, connection.device)),
+      traces(given ? *given : own->traces),
       slots(options.slots),
-      context(job().data.sequence),
       texts(static_cast<size_t>(options.slots)) {
-  if (const auto& values = job().model.values; values.contains("positions")) {
-    const auto positions = job().model.integer("positions");
-    if (context > positions) {
-      fail("generate",
-           "the context is at most the number of the model's positions (model.positions = {}), but "
-           "got {}",
-           positions, context);
-    }
-  }
-  auto source = open_model(task);
-  std::optional<checkpoint::Checkpoint> checkpoint;
-  if (const auto path = checkpoint_of(job(), options.checkpoint); !path.empty()) {
-    checkpoint.emplace(path);
-    source = source->with(checkpoint::adapters_of_run(checkpoint::run_of(path), *checkpoint));
-  }
-  const auto& captured = source->at(1, /*evaluation=*/true);
-  const auto& whole = captured.graph;
-  tied = captured.tied;
-  const auto* logits = whole.find_output(graph::Output::Kind::result, "logits");
-  if (!whole.find_input("tokens") || !logits) {
-    fail("generate", "the model must take \"tokens\" and give \"logits\", but {} does not",
-         job().model.kind);
-  }
-  context = whole.type(whole.find_input("tokens")->value).shape.at(1);
-  vocab = whole.type(logits->value).shape.back();
-  graph::Graph extend;
-  if (takes_positions(job().model.kind)) {
-    extend = source->evaluation_of(example_of(slots, 1)).graph;
-    uncached = obstacle_to_caches(extend);
-  } else {
-    uncached = "does not take positions";
-  }
-  if (!uncached.empty()) {
-    extending = make_run(whole, nullptr);
-    // One document, where the data packs several into a sample.
-    const auto positions = extending.inputs.find("positions");
-    if (positions != extending.inputs.end()) positions->second.copy_(at::arange(context));
-  } else {
-    const CacheShape shape = {slots, context, windows_of(job())};
-    extending = make_run(with_caches(std::move(extend), shape), nullptr);
-    // Within a window no mask is part of the graph.
-    int64_t filled = kFilled;
-    for (const auto& [scope, window] : shape.windows) filled = std::min(filled, window);
-    filling = make_run(with_caches(source->evaluation_of(example_of(1, filled)).graph, shape),
+  exec::install_allocator();
+  at::set_num_threads(static_cast<int>(job.cluster.threads));
+  const bool root = group->index() == 0;
+  const auto open = [&] { model = open_decode_model(task, options, group->size()); };
+  wait_for_work(*group, job, root ? std::function<void()>(open) : nullptr);
+  model = share(std::move(model), *group);
+  extending = make_run(model.extending, model.plan, nullptr);
+  if (cached()) {
+    filling = make_run(model.filling, plan_of_graph(model.filling, model.plan),
                        extending.executor.get());
     extending.inputs.at("slots").copy_(at::arange(slots));
+  } else if (const auto positions = extending.inputs.find("positions");
+             positions != extending.inputs.end()) {
+    // One document, where the data packs several into a sample.
+    positions->second.copy_(at::arange(model.context));
   }
-  read_weights(checkpoint);
+  read_weights();
 }
 
-Generator::Impl::Run Generator::Impl::make_run(const graph::Graph& graph,
+Generator::Impl::Run Generator::Impl::make_run(const Graph& graph, const plan::Plan& plan,
                                                const exec::Executor* lender) {
-  plan::Plan plan;
-  plan.graph_hash = graph::structural_hash(graph);
-  plan.mesh.axes = {{"data", 1}};
   compile::StepSpec spec;
   spec.optimizer = compile::kNoOptimizer;
   spec.evaluation = true;
@@ -185,49 +135,57 @@ Generator::Impl::Run Generator::Impl::make_run(const graph::Graph& graph,
   spec.results = {"logits"};
   Run run;
   for (const auto& input : graph.inputs) {
-    if (input.kind != graph::Input::Kind::data) continue;
+    if (input.kind != Input::Kind::data) continue;
     const auto& type = graph.type(input.value);
     run.inputs[input.name] = at::zeros(type.shape, exec::scalar_type(type.dtype));
   }
+  auto program = compile::compile(graph, plan, spec, group->index(), traces);
+  compile::verify(program);
   run.executor = std::make_unique<exec::Executor>(
-      compile::compile(graph, plan, spec, 0, traces), *communicator, plan.mesh,
-      exec::ExecutorOptions{.threads = static_cast<int>(job().cluster.threads),
-                            .seed = static_cast<uint64_t>(job().seed),
-                            .device = device,
+      std::move(program), *connection.tensors, plan.mesh,
+      exec::ExecutorOptions{.threads = static_cast<int>(job.cluster.threads),
+                            .seed = static_cast<uint64_t>(job.seed),
+                            .device = connection.device,
                             .lender = lender});
   return run;
 }
 
-// Reads the checkpoint; nothing: the files of train.weights.
-void Generator::Impl::read_weights(const std::optional<checkpoint::Checkpoint>& checkpoint) {
+// Reads this rank's parts from the checkpoint or, without one, from the files of train.weights.
+void Generator::Impl::read_weights() {
   const auto& executor = *extending.executor;
-  std::vector<checkpoint::WantedTensor> wanted;
-  std::vector<at::Tensor> targets;
-  for (const auto kind : {Kind::parameter, Kind::buffer}) {
-    for (const auto& name : executor.names(kind)) {
-      if (is_cache(name)) continue;
-      targets.push_back(executor.tensor(kind, name));
-      wanted.push_back(
-          {name, exec::dtype_of(targets.back().scalar_type()), targets.back().sizes().vec()});
-      for (const auto& [other, first] : tied) {
-        if (first == name) wanted.back().aliases.push_back(other);
+  const auto& graph = model.extending;
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  std::optional<checkpoint::InitialWeights> files;
+  if (!model.checkpoint.empty()) {
+    checkpoint.emplace(model.checkpoint);
+  } else {
+    std::vector<checkpoint::WantedTensor> wanted;
+    for (const auto& input : graph.inputs) {
+      if (!is_stored(input)) continue;
+      const auto& type = graph.type(input.value);
+      wanted.push_back({input.name, type.dtype, type.shape});
+      for (const auto& [other, first] : model.tied) {
+        if (first == input.name) wanted.back().aliases.push_back(other);
       }
     }
-  }
-  if (!checkpoint) {
-    const checkpoint::InitialWeights files(job().train.weights, job().model, wanted,
-                                           /*partial=*/false);
-    log::info("{} has no checkpoint: {}", checkpoint_run(job()), files.report());
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      files.read(wanted[i].name, whole_ranges(wanted[i].shape), targets[i]);
+    files.emplace(job.train.weights, job.model, wanted, /*partial=*/false);
+    if (group->index() == 0) {
+      log::info("{} has no checkpoint: {}", checkpoint_run(job), files->report());
     }
-    return;
   }
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    checkpoint::read_stored(
-        *checkpoint,
-        {wanted[i].name, wanted[i].dtype, wanted[i].shape, whole_ranges(wanted[i].shape)},
-        targets[i]);
+  for (const auto& binding : executor.program().bindings) {
+    const auto* input = graph.find_input(binding.name);
+    const bool weight = binding.kind == Kind::parameter || binding.kind == Kind::buffer;
+    if (!weight || !input || !is_stored(*input)) continue;
+    const auto target = executor.tensor(binding);
+    auto part = checkpoint::part_of_binding(executor.program(), binding);
+    const auto& shape = graph.type(input->value).shape;
+    for (auto d = part.ranges.size(); d < shape.size(); ++d) part.ranges.push_back({0, shape[d]});
+    if (checkpoint) {
+      checkpoint::read_stored(*checkpoint, std::move(part), target);
+    } else {
+      files->read(binding.name, part.ranges, target);
+    }
   }
 }
 
@@ -248,34 +206,14 @@ at::Tensor Generator::Impl::whole_text(int64_t slot) {
   return run(extending).select(0, 0).select(0, std::ssize(text) - 1).cpu();
 }
 
-Generator::Generator(const Task& task, const GeneratorOptions& options) {
-  exec::install_allocator();
-  at::set_num_threads(static_cast<int>(task.job.cluster.threads));
-  impl_ = std::make_unique<Impl>(task, options);
-}
-
-Generator::~Generator() = default;
-
-int64_t Generator::slots() const { return impl_->slots; }
-int64_t Generator::context() const { return impl_->context; }
-int64_t Generator::vocab() const { return impl_->vocab; }
-const std::string& Generator::uncached() const { return impl_->uncached; }
-const std::vector<int64_t>& Generator::text(int64_t slot) const {
-  return impl_->texts.at(static_cast<size_t>(slot));
-}
-
-at::Tensor Generator::fill(int64_t slot, std::span<const int64_t> text) {
-  if (text.empty() || std::ssize(text) > impl_->context) {
-    fail("generate", "a text has 1 to {} tokens (the model's context), but got {}", impl_->context,
-         text.size());
-  }
-  auto& held = impl_->texts.at(static_cast<size_t>(slot));
+at::Tensor Generator::Impl::fill(int64_t slot, std::span<const int64_t> text) {
+  auto& held = texts[static_cast<size_t>(slot)];
   // The last token is computed again, for its logits.
   const auto common = std::min<int64_t>(std::ranges::mismatch(held, text).in1 - held.begin(),
                                         std::ssize(text) - 1);
   held.assign(text.begin(), text.end());
-  if (!impl_->uncached.empty()) return impl_->whole_text(slot);
-  auto& inputs = impl_->filling.inputs;
+  if (!cached()) return whole_text(slot);
+  auto& inputs = filling.inputs;
   auto* tokens = inputs.at("tokens").data_ptr<int64_t>();
   auto* positions = inputs.at("positions").data_ptr<int64_t>();
   auto* places = inputs.at("places").data_ptr<int64_t>();
@@ -289,31 +227,20 @@ at::Tensor Generator::fill(int64_t slot, std::span<const int64_t> text) {
       positions[i] = i < count ? first + i : 0;
       places[i] = i < count ? first + i : -1;
     }
-    logits = impl_->run(impl_->filling).select(0, 0).select(0, count - 1);
+    logits = run(filling).select(0, 0).select(0, count - 1);
   }
   return logits.cpu();
 }
 
-at::Tensor Generator::extend(std::span<const std::optional<int64_t>> added) {
-  auto& impl = *impl_;
-  if (std::ssize(added) != impl.slots) {
-    fail("generate", "a token for each of {} slots is needed, but got {}", impl.slots,
-         added.size());
+at::Tensor Generator::Impl::extend(std::span<const std::optional<int64_t>> added) {
+  for (size_t slot = 0; slot < added.size(); ++slot) {
+    if (added[slot]) texts[slot].push_back(*added[slot]);
   }
-  for (int64_t slot = 0; slot < impl.slots; ++slot) {
-    auto& text = impl.texts[static_cast<size_t>(slot)];
-    const auto& token = added[static_cast<size_t>(slot)];
-    if (!token) continue;
-    if (std::ssize(text) >= impl.context) {
-      fail("generate", "the text of slot {} has {} tokens, the model's context", slot, text.size());
-    }
-    text.push_back(*token);
-  }
-  if (!impl.uncached.empty()) {
+  if (!cached()) {
     std::vector<at::Tensor> logits(added.size());
     at::Tensor any;
     for (size_t slot = 0; slot < added.size(); ++slot) {
-      if (added[slot]) any = logits[slot] = impl.whole_text(static_cast<int64_t>(slot));
+      if (added[slot]) any = logits[slot] = whole_text(static_cast<int64_t>(slot));
     }
     if (!any.defined()) return {};
     for (auto& row : logits) {
@@ -321,15 +248,96 @@ at::Tensor Generator::extend(std::span<const std::optional<int64_t>> added) {
     }
     return at::stack(logits);
   }
-  auto* tokens = impl.extending.inputs.at("tokens").data_ptr<int64_t>();
-  auto* positions = impl.extending.inputs.at("positions").data_ptr<int64_t>();
-  auto* places = impl.extending.inputs.at("places").data_ptr<int64_t>();
+  auto* tokens = extending.inputs.at("tokens").data_ptr<int64_t>();
+  auto* positions = extending.inputs.at("positions").data_ptr<int64_t>();
+  auto* places = extending.inputs.at("places").data_ptr<int64_t>();
   for (size_t slot = 0; slot < added.size(); ++slot) {
     tokens[slot] = added[slot].value_or(0);
-    positions[slot] = added[slot] ? std::ssize(impl.texts[slot]) - 1 : 0;
+    positions[slot] = added[slot] ? std::ssize(texts[slot]) - 1 : 0;
     places[slot] = added[slot] ? positions[slot] : -1;
   }
-  return impl.run(impl.extending).select(1, 0).cpu();
+  return run(extending).select(1, 0).cpu();
+}
+
+Generator::Generator(const Task& task, const GeneratorOptions& options)
+    : impl_(std::make_unique<Impl>(on_one_rank(task), options, single_connection(completed(task)),
+                                   nullptr)) {}
+
+Generator::Generator(const Task& task, const GeneratorOptions& options, Connection connection,
+                     compile::TraceSource& traces)
+    : impl_(std::make_unique<Impl>(task, options, std::move(connection), &traces)) {}
+
+Generator::~Generator() = default;
+
+int64_t Generator::slots() const { return impl_->slots; }
+int64_t Generator::context() const { return impl_->model.context; }
+int64_t Generator::vocab() const {
+  const auto& graph = impl_->model.extending;
+  const auto* logits = graph.find_output(graph::Output::Kind::result, "logits");
+  return graph.type(logits->value).shape.back();
+}
+const std::string& Generator::uncached() const { return impl_->model.uncached; }
+const std::vector<int64_t>& Generator::text(int64_t slot) const {
+  return impl_->texts.at(static_cast<size_t>(slot));
+}
+
+at::Tensor Generator::fill(int64_t slot, std::span<const int64_t> text) {
+  if (text.empty() || std::ssize(text) > context()) {
+    fail("generate", "a text has 1 to {} tokens (the model's context), but got {}", context(),
+         text.size());
+  }
+  if (slot < 0 || slot >= slots()) {
+    fail("generate", "a slot is below {}, but got {}", slots(), slot);
+  }
+  share({RankCommand::Kind::fill, slot, {text.begin(), text.end()}}, *impl_->group);
+  return impl_->fill(slot, text);
+}
+
+at::Tensor Generator::extend(std::span<const std::optional<int64_t>> added) {
+  if (std::ssize(added) != slots()) {
+    fail("generate", "a token for each of {} slots is needed, but got {}", slots(), added.size());
+  }
+  RankCommand command{RankCommand::Kind::extend};
+  for (int64_t slot = 0; slot < slots(); ++slot) {
+    const auto& token = added[static_cast<size_t>(slot)];
+    command.tokens.push_back(token.value_or(RankCommand::kNothing));
+    if (!token || std::ssize(text(slot)) < context()) continue;
+    fail("generate", "the text of slot {} has {} tokens, the model's context", slot,
+         text(slot).size());
+  }
+  share(std::move(command), *impl_->group);
+  return impl_->extend(added);
+}
+
+void Generator::wait(const std::function<void()>& work) {
+  share({RankCommand::Kind::wait}, *impl_->group);
+  wait_for_work(*impl_->group, impl_->job, work);
+}
+
+void Generator::end() { share({RankCommand::Kind::end}, *impl_->group); }
+
+void Generator::serve_commands() {
+  while (true) {
+    const auto command = share(RankCommand{}, *impl_->group);
+    switch (command.kind) {
+      case RankCommand::Kind::fill:
+        impl_->fill(command.slot, command.tokens);
+        break;
+      case RankCommand::Kind::extend: {
+        std::vector<std::optional<int64_t>> added;
+        for (const auto token : command.tokens) {
+          added.push_back(token == RankCommand::kNothing ? std::nullopt : std::optional(token));
+        }
+        impl_->extend(added);
+        break;
+      }
+      case RankCommand::Kind::wait:
+        wait_for_work(*impl_->group, impl_->job, nullptr);
+        break;
+      case RankCommand::Kind::end:
+        return;
+    }
+  }
 }
 
 }  // namespace perigee::train

@@ -1,32 +1,44 @@
 // Text generation by a trained language model with a cache of keys and values: programs that extend
 // the texts of a fixed number of slots.
+//
+// On several ranks each has one; all of them run the same programs on all slots, with their parts of
+// the weights and caches. Rank 0's is used as the one of a single rank, and the others repeat its
+// calls:
+//
+//   Generator generator(task, options, connection, traces);
+//   if (connection.communicator->rank() != 0) return generator.serve_commands();
+//   ... generator.fill(...) ... generator.extend(...) ...
+//   generator.end();
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "compile/trace.h"
+#include "train/generate/decode_model.h"
+#include "train/ranks/connect.h"
 #include "train/task/task.h"
 
 namespace perigee::train {
 
-struct GeneratorOptions {
-  std::string checkpoint;  // "": the newest of train.output
-  int64_t slots = 1;       // texts at once
-  int64_t context = 0;     // most tokens of a text; 0: data.sequence of the job
-};
-
 // Not thread-safe.
 class Generator {
  public:
-  // Loads the model and its weights on one rank. Throws Error for a model without the input "tokens"
+  // Loads the model and its weights on one rank, without a strategy. Throws Error for
+  // a model without the input "tokens"
   // and the result "logits".
   Generator(const Task& task, const GeneratorOptions& options);
+  // Loads this rank's part of them by the task's strategy (open_decode_model). All ranks of the
+  // connection call it with the same options. `traces` must outlive the generator.
+  Generator(const Task& task, const GeneratorOptions& options, Connection connection,
+            compile::TraceSource& traces);
   ~Generator();
 
   int64_t slots() const;
@@ -46,6 +58,13 @@ class Generator {
   at::Tensor extend(std::span<const std::optional<int64_t>> tokens);
 
   const std::vector<int64_t>& text(int64_t slot) const;
+
+  // Runs `work`, such as waiting for a user, which may take longer than the ranks' time-out.
+  void wait(const std::function<void()>& work);
+  // Ends serve_commands() on the other ranks. Rank 0's last call.
+  void end();
+  // On another rank than 0: repeats the calls of rank 0's generator until that ends.
+  void serve_commands();
 
  private:
   struct Impl;

@@ -1,4 +1,5 @@
-// The state of one rank while a command trains, evaluates or measures.
+// The state of one rank while a command trains, evaluates, measures or generates
+// text.
 #pragma once
 
 #include <exception>
@@ -14,6 +15,7 @@
 #include "job/place.h"
 #include "profile/database.h"
 #include "profile/traces.h"
+#include "train/generate/generator.h"
 #include "train/plan/make_plan.h"
 #include "train/plan/step_prediction.h"
 #include "train/ranks/blueprint.h"
@@ -36,6 +38,7 @@ struct RankSession {
   std::optional<StepPrediction> step_prediction;  // on rank 0
   std::vector<int64_t> checkpoint_bytes;          // on rank 0: checkpoint_copies
   std::unique_ptr<RankTrainer> trainer;
+  std::unique_ptr<Generator> generator;  // of commands that generate text
 };
 
 // Makes the session's blueprint on rank 0, by the task's strategy or from the plan in `plan_text`

@@ -17,21 +17,19 @@ void cancel(const TextRequest& request) {
 
 }  // namespace
 
-QueueService::QueueService(const Task& task, const ServeOptions& options)
-    : tokenizer_(text::make_tokenizer(task.job.data.tokenizer)),
-      generator_(task, {.checkpoint = options.sample.checkpoint,
-                        .slots = options.slots,
-                        .context = options.sample.context}),
+QueueService::QueueService(Generator& generator, const std::string& tokenizer,
+                           const ServeOptions& options)
+    : tokenizer_(text::make_tokenizer(tokenizer)),
+      generator_(generator),
       queue_(generator_, *tokenizer_),
       capacity_(options.slots + options.waiting) {
-  const auto& file = task.job.data.tokenizer;
   try {
-    text_ends_ = {text::end_of_text(*tokenizer_, file, "")};
+    text_ends_ = {text::end_of_text(*tokenizer_, tokenizer, "")};
   } catch (const Error& error) {
     log::info("texts end after their number of tokens: {}", error.what());
   }
   try {
-    template_.emplace(options.template_file, file, std::time(nullptr));
+    template_.emplace(options.template_file, tokenizer, std::time(nullptr));
     answer_ends_ = text::end_tokens(*template_, *tokenizer_);
   } catch (const Error& error) {
     // A template that was asked for must work.
@@ -95,6 +93,7 @@ bool QueueService::add(std::vector<TextRequest> requests) {
 void QueueService::run() {
   try {
     answer();
+    generator_.end();
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     failure_ = error.what();
@@ -109,13 +108,18 @@ void QueueService::run() {
   std::ranges::for_each(left, cancel);
 }
 
+void QueueService::wait_for_requests() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return stopped_ || !added_.empty(); });
+}
+
 void QueueService::answer() {
   bool busy = false;
   while (true) {
     std::vector<TextRequest> added;
+    if (!busy) generator_.wait([&] { wait_for_requests(); });
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return busy || stopped_ || !added_.empty(); });
+      const std::lock_guard lock(mutex_);
       if (stopped_) return;
       added = std::exchange(added_, {});
     }

@@ -19,8 +19,9 @@ namespace perigee::train {
 
 class QueueService final : public TextService {
  public:
-  // Loads the model on one rank, and begins to answer requests on a thread of its own. Throws Error.
-  QueueService(const Task& task, const ServeOptions& options);
+  // Begins to answer requests on a thread of its own, which alone uses the generator from now on:
+  // that of rank 0. `tokenizer`: data.tokenizer of the job. Throws Error.
+  QueueService(Generator& generator, const std::string& tokenizer, const ServeOptions& options);
   // As stop().
   ~QueueService() override;
 
@@ -42,11 +43,12 @@ class QueueService final : public TextService {
  private:
   void run();
   void answer();
+  void wait_for_requests();
 
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> template_;
   std::string no_template_;  // why template_ is empty
-  Generator generator_;      // of the thread, but for its constants
+  Generator& generator_;     // of the thread, but for its constants
   RequestQueue queue_;       // of the thread
   std::set<int64_t> text_ends_, answer_ends_;
   int64_t capacity_;

@@ -1,5 +1,6 @@
 // Text and conversations of models, through the command.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -81,4 +82,42 @@ TEST_CASE("sample completes several prompts side by side, as one after the other
   const auto refused = run({"sample", job.file(), "--prompt", "abc", "--top-p", "0"});
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Contains("top_p must be above 0 and at most 1, but got 0"));
+}
+
+TEST_CASE("chat on two ranks answers as on one") {
+  const ChatJob job;
+  const std::string float64 = "--tokens 5 --set model.dtype=float64";
+  const auto alone = job.chat("abc\\nfed\\n", float64);
+  INFO(alone.err);
+  REQUIRE(alone.status == 0);
+  const auto both = job.chat("abc\\nfed\\n", float64 + " --nproc 2 --strategy tensor_parallel");
+  INFO(both.err);
+  CHECK(both.status == 0);
+  CHECK(both.out == alone.out);
+  CHECK(lines_of(both.out).size() == 2);
+  const auto refused = job.chat("abcdefghijklmnopqrst\\n", "--tokens 4 --nproc 2 --strategy fsdp");
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Contains("a message may have at most 20 tokens with its template"));
+  CHECK(is_short(refused.err));
+}
+
+TEST_CASE("a signal and a rank that is killed end a text on several ranks") {
+  const ChatJob job;
+  const auto words = perigee_command("sample " + job.file() +
+                                     " --prompt abc --tokens 100000000 --nproc 2 --strategy fsdp");
+  Process stopped(words);
+  stopped.wait_for("abc");
+  stopped.signal(SIGINT);
+  const auto ended = stopped.wait();
+  CHECK(ended.status == 1);
+  CHECK_THAT(ended.err, Contains("the ranks were ended by a signal (Interrupt)"));
+
+  Process process(words);
+  process.wait_for("abc");
+  const auto ranks = children(process.pid());
+  REQUIRE(ranks.size() == 2);
+  ::kill(ranks[1], SIGKILL);
+  const auto lost = process.wait();
+  CHECK(lost.status == 1);
+  CHECK_THAT(lost.err, Contains("rank 1 was killed by signal 9"));
 }

@@ -394,6 +394,16 @@ TEST_CASE("a checkpoint can be evaluated, sampled and exported") {
   CHECK(job.good("sample", "--prompt abc --tokens 20 --temperature 0").out == text);
   CHECK(job.good("sample", "--tokens 20 --seed 1").out !=
         job.good("sample", "--tokens 20 --seed 2").out);
+  // With any parallelism; float64, so that sums in another order draw no other token.
+  const std::string drawn = "--prompt abc --tokens 20 --seed 3 --set model.dtype=float64";
+  const auto alone = job.good("sample", drawn).out;
+  for (const std::string strategy : {"tensor_parallel", "fsdp", "ddp"}) {
+    INFO(strategy);
+    CHECK(job.good("sample", drawn + " --nproc 2 --strategy " + strategy).out == alone);
+  }
+  CHECK_THAT(job.refused("sample", "--nproc 2 --strategy pipeline_parallel"),
+             Contains("not generated with a pipeline") && Contains("or one rank"));
+  CHECK_THAT(job.refused("sample", "--cluster dgx_a100"), Contains("--cluster is for planning"));
   const auto weights = job.weights();
   uint64_t length = 0;
   std::memcpy(&length, weights.data(), 8);

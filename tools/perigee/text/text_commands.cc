@@ -1,20 +1,19 @@
 // Commands that generate text: sample, chat, serve.
-#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <memory>
-#include <thread>
+#include <optional>
 
 #include "../command.h"
 #include "../host.h"
+#include "../ranks/run_ranks.h"
 #include "../secret.h"
 #include "../task.h"
 #include "base/log_format.h"
 #include "base/text/utf8.h"
+#include "relay_input.h"
 
 namespace perigee::command {
 namespace {
@@ -56,9 +55,32 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
   sub.add_option("--stop", sample.stops, "a text that ends the output; repeatable")
       ->expected(1)
       ->take_all();
-  sub.add_option("--set", job.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
+  add_job_options(sub, job);
+}
+
+// Returns the task of a command that generates text. Without an option about ranks or their plan, the
+// model is on one rank, whatever the job's strategy is.
+train::Task text_task(const JobOptions& options) {
+  refuse_cluster(options);
+  require_fixed_hosts(options);
+  const bool spreads = options.nproc > 0 || options.nodes > 1 || !options.strategy.empty() ||
+                       !options.plan.empty();
+  if (spreads) return make_task(options, job::place_from_environment());
+  auto task = make_task(options, std::nullopt);
+  task.strategy = "auto";
+  task.strategy_given = false;
+  task.world = 1;
+  task.world_given = true;
+  return task;
+}
+
+// Runs `body` on the task's ranks; a single one is this process. A signal ends all.
+int generate(const JobOptions& options, const train::Task& task,
+             const std::function<void(const Place&)>& body,
+             const RankOptions& ranks = {.stops_between_steps = false}) {
+  if (task.world > 1) return run_ranks(options, task, body, ranks);
+  body({});
+  return 0;
 }
 
 void add_sample(CLI::App& app, Action& action) {
@@ -67,11 +89,11 @@ void add_sample(CLI::App& app, Action& action) {
     train::SampleOptions sample;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = add_command(
-      app, "sample", "generate text from a checkpoint",
-      {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
-       "perigee sample job.toml --temperature 0.7 --top-k 40",
-       "perigee sample job.toml --prompt \"One\" --prompt \"Two\" --top-p 0.9"});
+  auto* sub = add_command(app, "sample", "generate text from a checkpoint",
+                          {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
+                           "perigee sample job.toml --temperature 0.7 --top-k 40",
+                           "perigee sample job.toml --prompt \"One\" --prompt \"Two\" --top-p 0.9",
+                           "perigee sample job.toml --nproc 2 --strategy tensor_parallel"});
   add_model_options(*sub, options->job, options->sample);
   sub->add_option("--prompt", options->sample.prompts,
                   "what the text begins with; several are completed side by side")
@@ -81,11 +103,13 @@ void add_sample(CLI::App& app, Action& action) {
       ->check(CLI::NonNegativeNumber);
   sub->callback([options, &action] {
     action = [options] {
-      const auto task = make_task(options->job, std::nullopt);
-      Output output;
-      torch_host().sample(task, options->sample, [&](std::string_view text) { output.add(text); });
-      output.end();
-      return 0;
+      const auto task = text_task(options->job);
+      return generate(options->job, task, [&](const Place& place) {
+        Output output;
+        torch_host().sample(task, options->sample, place,
+                            [&](std::string_view text) { output.add(text); });
+        output.end();
+      });
     };
   });
 }
@@ -107,8 +131,12 @@ void add_chat(CLI::App& app, Action& action) {
                   "a Jinja file; default: the chat template in the tokenizer's folder");
   sub->callback([options, &action] {
     action = [options] {
-      const auto task = make_task(options->job, std::nullopt);
+      const auto task = text_task(options->job);
       const bool asks = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+      std::optional<InputRelay> relay;
+      if (task.world > 1 && !task.job.cluster.in_process && !job::place_from_environment()) {
+        relay.emplace();
+      }
       Output output;
       const auto read = [&]() -> std::optional<std::string> {
         std::string line;
@@ -118,52 +146,15 @@ void add_chat(CLI::App& app, Action& action) {
         } while (line.empty());
         return line;
       };
-      torch_host().chat(task, options->chat,
-                        {read, [&](std::string_view text) { output.add(text); }});
-      if (asks) output.add("\n");
-      output.end();
-      return 0;
+      return generate(options->job, task, [&](const Place& place) {
+        torch_host().chat(task, options->chat, place,
+                          {read, [&](std::string_view text) { output.add(text); }});
+        if (asks && place.rank == 0) output.add("\n");
+        output.end();
+      });
     };
   });
 }
-
-// The signals that end a server. Until it listens they end the process, as without it.
-class EndingSignals {
- public:
-  EndingSignals() {
-    sigemptyset(&signals_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
-    // Threads that start later inherit the mask: the signals wait for this class's thread.
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-    thread_ = std::thread([this] { wait(); });
-  }
-  ~EndingSignals() {
-    over_ = true;
-    thread_.join();
-  }
-
-  void listening() { listening_ = true; }
-  bool came() const { return came_; }
-
- private:
-  void wait() {
-    constexpr timespec kTurn = {.tv_sec = 0, .tv_nsec = 100'000'000};
-    while (!over_) {
-      const int signal = sigtimedwait(&signals_, nullptr, &kTurn);
-      if (signal < 0) continue;
-      if (!listening_) {
-        std::signal(signal, SIG_DFL);
-        pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
-        raise(signal);
-      }
-      came_ = true;
-    }
-  }
-
-  sigset_t signals_;
-  std::atomic<bool> over_ = false, listening_ = false, came_ = false;
-  std::thread thread_;
-};
 
 void add_serve(CLI::App& app, Action& action) {
   struct Options {
@@ -204,19 +195,21 @@ void add_serve(CLI::App& app, Action& action) {
     action = [options] {
       auto& serve = options->serve;
       serve.token = given_secret(options->token_file, kServerToken);
-      const auto task = make_task(options->job, std::nullopt);
+      const auto task = text_task(options->job);
       if (serve.model.empty()) serve.model = task.job.name;
-      EndingSignals signals;
       const auto listening = [&](int port) {
-        signals.listening();
+        stop_on_signals();
         const bool v6 = serve.host.find(':') != std::string::npos;
         std::printf("http://%s%s%s:%d/v1\n", v6 ? "[" : "", serve.host.c_str(), v6 ? "]" : "",
                     port);
         std::fflush(stdout);
         log::info("the model is \"{}\"; Ctrl-C ends the server", serve.model);
       };
-      torch_host().serve(task, serve, {listening, [&] { return signals.came(); }});
-      return 0;
+      return generate(options->job, task,
+                      [&](const Place& place) {
+                        torch_host().serve(task, serve, place, {listening, stop_requested});
+                      },
+                      {.stops_between_steps = true});
     };
   });
 }
