@@ -113,22 +113,26 @@ DecodeModel open_decode_model(const Task& given, const GeneratorOptions& options
          job.model.kind);
   }
   model.context = whole.type(whole.find_input("tokens")->value).shape.at(1);
-  graph::Graph extend;
+  const CacheShape shape = {options.slots, model.context, windows_of(job)};
+  // Within a window no mask is part of the graph.
+  int64_t filled = kFilled;
+  for (const auto& [scope, window] : shape.windows) filled = std::min(filled, window);
+  graph::Graph extend, fill;
   if (takes_positions(job.model.kind)) {
     extend = source->evaluation_of(example_of(options.slots, 1)).graph;
-    model.uncached = obstacle_to_caches(extend);
+    fill = source->evaluation_of(example_of(1, filled)).graph;
+    // Experts of few tokens have room for all of them.
+    for (const auto* graph : {&extend, &fill}) {
+      if (model.uncached.empty()) model.uncached = obstacle_to_caches(*graph);
+    }
   } else {
     model.uncached = "does not take positions";
   }
   if (!model.uncached.empty()) {
     model.extending = whole;
   } else {
-    const CacheShape shape = {options.slots, model.context, windows_of(job)};
     model.extending = with_caches(std::move(extend), shape);
-    // Within a window no mask is part of the graph.
-    int64_t filled = kFilled;
-    for (const auto& [scope, window] : shape.windows) filled = std::min(filled, window);
-    model.filling = with_caches(source->evaluation_of(example_of(1, filled)).graph, shape);
+    model.filling = with_caches(std::move(fill), shape);
   }
   model.plan = decode_plan(model.extending, training_plan(task, ranks));
   if (model.plan.mesh.size() != ranks) {

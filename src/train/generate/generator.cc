@@ -187,6 +187,10 @@ void Generator::Impl::read_weights() {
       files->read(binding.name, part.ranges, target);
     }
   }
+  if (files) {
+    log::debug("rank {} has read {} of {} bytes of the tensors in {}", group->index(),
+               files->bytes_read(), files->bytes(), job.train.weights);
+  }
 }
 
 // Returns the logits of all rows and tokens.

@@ -1,9 +1,9 @@
 // Text generation by a trained language model with a cache of keys and values: programs that extend
 // the texts of a fixed number of slots.
 //
-// On several ranks each has one; all of them run the same programs on all slots, with their parts of
-// the weights and caches. Rank 0's is used as the one of a single rank, and the others repeat its
-// calls:
+// On several ranks each has one, and all of them run the same programs on all slots, with their
+// parts of the weights and caches. Rank 0 uses its own as on a single rank, and its calls are
+// repeated on the others:
 //
 //   Generator generator(task, options, connection, traces);
 //   if (connection.communicator->rank() != 0) return generator.serve_commands();

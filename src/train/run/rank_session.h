@@ -1,5 +1,4 @@
-// The state of one rank while a command trains, evaluates, measures or generates
-// text.
+// The state of one rank while a command trains, evaluates, measures or writes text.
 #pragma once
 
 #include <exception>

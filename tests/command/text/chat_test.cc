@@ -1,9 +1,11 @@
 // Text and conversations of models, through the command.
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/command/job.h"
 #include "tests/command/text/chat_job.h"
 
 using namespace perigee::test;
@@ -99,6 +101,52 @@ TEST_CASE("chat on two ranks answers as on one") {
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Contains("a message may have at most 20 tokens with its template"));
   CHECK(is_short(refused.err));
+}
+
+TEST_CASE("the ranks of a text read the weights in parts") {
+  const ChatJob job;
+  const auto read_by = [&](const std::string& strategy) {
+    const auto ran = run("-v sample " + job.file() +
+                         " --prompt abc --tokens 1 --nproc 2 --strategy " + strategy);
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+    std::vector<long> bytes(3, -1);  // of both ranks, and all
+    for (const auto& line : lines_of(ran.err)) {
+      int rank = 0;
+      long read = 0, all = 0;
+      const auto at = line.find("has read");
+      if (at == std::string::npos) continue;
+      if (std::sscanf(line.c_str() + line.rfind("rank", at), "rank %d has read %ld of %ld", &rank,
+                      &read, &all) == 3) {
+        bytes.at(size_t(rank)) = read;
+        bytes[2] = all;
+      }
+    }
+    return bytes;
+  };
+  const auto whole = read_by("ddp");
+  REQUIRE(whole[2] > 0);
+  CHECK(whole[0] == whole[2]);
+  CHECK(whole[1] == whole[2]);
+  const auto parts = read_by("fsdp");
+  CHECK(parts[0] + parts[1] == whole[2]);
+  CHECK(parts[0] > whole[2] / 3);
+  CHECK(parts[1] > whole[2] / 3);
+  const auto sharded = read_by("tensor_parallel");
+  CHECK(sharded[0] < whole[2] * 2 / 3);
+  CHECK(sharded[1] < whole[2] * 2 / 3);
+}
+
+TEST_CASE("a model that cannot use caches makes the same text on several ranks") {
+  const TrainingJob job("kind = \"moe\"\nlayers = 1\nwidth = 16\nheads = 2\nexperts = 4\n");
+  job.good("train", "--set train.steps=1");
+  const std::string drawn = "--prompt abc --tokens 8 --seed 3 --set model.dtype=float64";
+  const auto alone = job.good("sample", drawn);
+  CHECK_THAT(alone.err, Contains("the model limits the tokens of its experts"));
+  for (const std::string strategy : {"expert_parallel", "fsdp"}) {
+    INFO(strategy);
+    CHECK(job.good("sample", drawn + " --nproc 2 --strategy " + strategy).out == alone.out);
+  }
 }
 
 TEST_CASE("a signal and a rank that is killed end a text on several ranks") {

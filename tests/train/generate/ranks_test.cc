@@ -161,7 +161,7 @@ TEST_CASE("a wrong sharding rule changes the logits on several ranks") {
   CHECK_FALSE(at::allclose(got[0], logits_of(single)[0], 1e-3, 1e-3));
 }
 
-TEST_CASE("caches are on the ranks of their heads, and weights are read in parts") {
+TEST_CASE("caches are on the ranks of their heads, and units of level 3 are kept") {
   const test::Folder folder;
   const auto model = [&](const std::string& strategy, int64_t ranks) {
     return open_decode_model(task_of("llama", folder, strategy, ranks), {.slots = 2}, ranks);

@@ -18,8 +18,8 @@ struct RankOptions {
   bool stops_between_steps = true;
 };
 
-// Runs `body` as one rank of another launcher, or forks the ranks of this host. Returns the exit
-// status.
+// Runs `body` as one rank of another launcher, or forks the ranks of this host. Returns the status
+// of the command.
 int run_ranks(const JobOptions& options, const train::Task& task,
               const std::function<void(const Place&)>& body, const RankOptions& ranks = {});
 
