@@ -57,11 +57,15 @@ class Chat {
   }
 
  private:
-  // Returns the user's next message, however long that takes.
+  // Returns the user's next message. Who writes and reads may pause.
   std::optional<std::string> read() {
     std::optional<std::string> message;
     generator_.wait([&] { message = io_.read(); });
     return message;
+  }
+
+  void print(std::string_view text) {
+    generator_.wait([&] { io_.print(text); });
   }
 
   void start() {
@@ -103,12 +107,12 @@ class Chat {
                         .ends = ends_};
     request.draw.seed += answers_++;
     request.take = [&](std::string_view text) {
-      io_.print(text);
+      print(text);
       answer += text;
     };
     queue_.add(std::move(request));
     queue_.run();
-    io_.print("\n");
+    print("\n");
     return answer;
   }
 

@@ -26,17 +26,19 @@ void sample_text(const Task& task, RankSession& session, const SampleOptions& op
   const auto tokenizer = text::make_tokenizer(task.job.data.tokenizer);
   RequestQueue queue(generator, *tokenizer);
   const bool streams = prompts.size() == 1;
+  // Who reads the output may pause.
+  const auto show = [&](std::string_view text) { generator.wait([&] { print(text); }); };
   std::vector<std::string> texts(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     texts[i] = prompts[i];
-    if (streams) print(prompts[i]);
+    if (streams) show(prompts[i]);
     TextRequest request{.prompt = tokenizer->encode(prompts[i].empty() ? "\n" : prompts[i]),
                         .most = options.tokens,
                         .draw = options.draw,
                         .stops = options.stops};
     request.draw.seed += i;
     request.take = [&, i](std::string_view text) {
-      if (streams) print(text);
+      if (streams) show(text);
       texts[i] += text;
     };
     queue.add(std::move(request));

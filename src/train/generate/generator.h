@@ -60,6 +60,7 @@ class Generator {
   const std::vector<int64_t>& text(int64_t slot) const;
 
   // Runs `work`, such as waiting for a user, which may take longer than the ranks' time-out.
+  // Rank 0 calls it.
   void wait(const std::function<void()>& work);
   // Ends serve_commands() on the other ranks. Rank 0's last call.
   void end();
