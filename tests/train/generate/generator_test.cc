@@ -1,39 +1,9 @@
 // Text of models with a cache of keys and values, against transformers and against whole texts.
-#include <map>
-
-#include "tests/train/hf/support.h"
+#include "tests/train/generate/support.h"
 #include "train/generate/request_queue.h"
 
 namespace perigee::train {
 namespace {
-
-using nlohmann::json;
-
-// A task on a model of tests/train/hf/fixtures with its weights.
-Task task_of(const std::string& name, const test::Folder& folder,
-             const std::string& dtype = "float64") {
-  Task task;
-  task.job = test::hf_job(test::fixture(name), dtype,
-                          "weights = '" + std::filesystem::absolute(test::fixture(name)).string() +
-                              "'\noutput = '" + folder.at("run") + "'\n");
-  task.job.data.sequence = 16;
-  task.job.data.validation = 0;
-  return task;
-}
-
-// A tokenizer whose text of a token is its number and a space.
-class Numbers : public text::Tokenizer {
- public:
-  int64_t vocab() const override { return 24; }
-  std::vector<int64_t> encode(std::string_view) const override { return {0}; }
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    std::string text;
-    for (const auto token : tokens) text += fmt::format("{} ", token);
-    return text;
-  }
-};
-
-std::string numbers(const std::vector<int64_t>& tokens) { return Numbers().decode(tokens); }
 
 TEST_CASE("greedy tokens with a cache are those of transformers' generate, in any mix of slots") {
   const auto fixtures = test::read_json("tests/train/generate/fixtures/greedy.json");

@@ -1,11 +1,14 @@
 // Text of models whose weights and caches are on several ranks, against one rank and transformers.
-#include <map>
+#include <chrono>
+#include <thread>
 
 #include "base/files/file.h"
-#include "tests/train/hf/support.h"
+#include "exec/comm/threads.h"
+#include "tests/train/generate/support.h"
 #include "train/generate/decode_graph.h"
-#include "train/generate/decode_plan.h"
+#include "train/generate/rank_command.h"
 #include "train/generate/request_queue.h"
+#include "train/ranks/share.h"
 #include "train/run/rank_session.h"
 
 namespace perigee::train {
@@ -13,15 +16,10 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A task on a model of tests/train/hf/fixtures with its weights.
-Task task_of(const std::string& name, const test::Folder& folder, const std::string& strategy,
-             int64_t ranks) {
-  Task task;
-  task.job = test::hf_job(test::fixture(name), "float64",
-                          "weights = '" + std::filesystem::absolute(test::fixture(name)).string() +
-                              "'\noutput = '" + folder.at("run") + "'\n");
-  task.job.data.sequence = 16;
-  task.job.data.validation = 0;
+// Returns the task on several ranks that are threads.
+Task task_on_ranks(const std::string& name, const test::Folder& folder, const std::string& strategy,
+                   int64_t ranks) {
+  auto task = task_of(name, folder);
   task.job.cluster.in_process = true;
   task.job.cluster.timeout = 30;
   task.strategy = strategy;
@@ -49,17 +47,6 @@ void on_ranks(const Task& task, const GeneratorOptions& options,
   });
 }
 
-class Numbers : public text::Tokenizer {
- public:
-  int64_t vocab() const override { return 24; }
-  std::vector<int64_t> encode(std::string_view) const override { return {0}; }
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    std::string text;
-    for (const auto token : tokens) text += fmt::format("{} ", token);
-    return text;
-  }
-};
-
 const std::string kTensor = "strategies/parallel/tensor_parallel.lua";
 const std::string kFsdp = "strategies/data_parallel/fsdp.lua";
 
@@ -76,7 +63,7 @@ void check_greedy(const Layout& layout, const std::vector<std::string>& models) 
     const auto& rows = fixtures[name];
     const test::Folder folder;
     std::vector<std::string> texts(rows.size());
-    on_ranks(task_of(name, folder, layout.strategy, layout.ranks), {.slots = 3},
+    on_ranks(task_on_ranks(name, folder, layout.strategy, layout.ranks), {.slots = 3},
              [&](Generator& generator) {
                const Numbers tokenizer;
                RequestQueue queue(generator, tokenizer);
@@ -93,7 +80,7 @@ void check_greedy(const Layout& layout, const std::vector<std::string>& models) 
              });
     for (size_t i = 0; i < rows.size(); ++i) {
       INFO("prompt " << i);
-      CHECK(texts[i] == Numbers().decode(rows[i]["greedy"].get<std::vector<int64_t>>()));
+      CHECK(texts[i] == numbers(rows[i]["greedy"].get<std::vector<int64_t>>()));
     }
   }
 }
@@ -126,7 +113,7 @@ TEST_CASE("logits on several ranks equal those of one rank") {
   const auto layout = GENERATE(Layout{kTensor, 2}, Layout{kFsdp, 2}, Layout{kTensor, 4});
   INFO(layout.strategy << " on " << layout.ranks);
   const test::Folder folder;
-  const auto task = task_of("llama", folder, layout.strategy, layout.ranks);
+  const auto task = task_on_ranks("llama", folder, layout.strategy, layout.ranks);
   Generator single(task, {.slots = 2});
   const auto wanted = logits_of(single);
   std::vector<at::Tensor> got;
@@ -154,7 +141,7 @@ TEST_CASE("a wrong sharding rule changes the logits on several ranks") {
   std::ofstream(script) << "require('perigee.shard').rule('aten::add.Tensor', 'd*, d* -> d*; alpha "
                            "linear(0) linear(1)')\n"
                         << read_file(kTensor, "strategy");
-  const auto task = task_of("llama", folder, script, 2);
+  const auto task = task_on_ranks("llama", folder, script, 2);
   Generator single(task, {.slots = 2});
   std::vector<at::Tensor> got;
   on_ranks(task, {.slots = 2}, [&](Generator& generator) { got = logits_of(generator); });
@@ -164,7 +151,7 @@ TEST_CASE("a wrong sharding rule changes the logits on several ranks") {
 TEST_CASE("caches are on the ranks of their heads, and units of level 3 are kept") {
   const test::Folder folder;
   const auto model = [&](const std::string& strategy, int64_t ranks) {
-    return open_decode_model(task_of("llama", folder, strategy, ranks), {.slots = 2}, ranks);
+    return open_decode_model(task_on_ranks("llama", folder, strategy, ranks), {.slots = 2}, ranks);
   };
   const auto tensor = model(kTensor, 4);
   int caches = 0;
@@ -180,9 +167,38 @@ TEST_CASE("caches are on the ranks of their heads, and units of level 3 are kept
   for (const auto& unit : fsdp.plan.units) CHECK(unit.level == 3);
 }
 
+TEST_CASE("rank 0's commands reach all ranks whole, however many tokens they have") {
+  auto communicators = exec::thread_communicators(3, {std::chrono::seconds(20)});
+  std::vector<RankCommand> sent;
+  for (const int64_t count : {0, 1, 64, 65, 1000}) {
+    RankCommand command{RankCommand::Kind::fill, count + 7};
+    for (int64_t i = 0; i < count; ++i) command.tokens.push_back(i * i - 1);
+    sent.push_back(std::move(command));
+  }
+  sent.push_back({RankCommand::Kind::end});
+  std::vector<std::vector<RankCommand>> got(3);
+  std::vector<std::thread> ranks;
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto group = everyone(*communicators[rank]);
+      for (const auto& command : sent) {
+        got[rank].push_back(share(rank == 0 ? command : RankCommand{}, *group));
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  for (const auto& commands : got) {
+    for (size_t i = 0; i < sent.size(); ++i) {
+      CHECK((commands[i].kind == sent[i].kind));
+      CHECK(commands[i].slot == sent[i].slot);
+      CHECK(commands[i].tokens == sent[i].tokens);
+    }
+  }
+}
+
 TEST_CASE("text with a pipeline is refused") {
   const test::Folder folder;
-  const auto task = task_of("llama", folder, "strategies/parallel/pipeline_parallel.lua", 2);
+  const auto task = task_on_ranks("llama", folder, "strategies/parallel/pipeline_parallel.lua", 2);
   CHECK_THROWS_WITH(
       on_ranks(task, {.slots = 1}, [](Generator&) {}),
       Contains("text is not generated with a pipeline, but the plan has 2 stages: use "
