@@ -167,6 +167,36 @@ TEST_CASE("a server ends with its open requests, and survives what is no request
   CHECK(now() - begun < 5);
 }
 
+TEST_CASE("a server on two ranks answers as one of a single rank, and ends with them") {
+  const ChatJob job;
+  const json body = {{"prompt", "abc"}, {"max_tokens", 8}, {"temperature", 0}};
+  const auto answer = [&](int port) {
+    const Client client(port);
+    client.post("/v1/completions", body);
+    const auto text = client.read_all();
+    INFO(text);
+    REQUIRE(text.find("\r\n\r\n") != std::string::npos);
+    return json::parse(text.substr(text.find("\r\n\r\n") + 4))["choices"];
+  };
+  const Server one(job);
+  Server two(job, "--nproc 2 --strategy tensor_parallel --set cluster.timeout=2");
+  CHECK(answer(two.port) == answer(one.port));
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // longer than the ranks' time-out
+  CHECK(answer(two.port) == answer(one.port));
+  SECTION("by a signal") {
+    two.process.signal(SIGTERM);
+    CHECK(two.process.wait().status == 0);
+  }
+  SECTION("when a rank dies") {
+    const auto ranks = children(two.process.pid());
+    REQUIRE(ranks.size() == 2);
+    kill(ranks[1], SIGKILL);
+    const auto ran = two.process.wait();
+    CHECK(ran.status == 1);
+    CHECK_THAT(ran.err, Contains("rank 1"));
+  }
+}
+
 TEST_CASE("a server that cannot be opened says why") {
   const ChatJob job;
   const auto refused = [&](const std::string& options, const How& how = {}) {

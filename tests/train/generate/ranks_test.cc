@@ -71,10 +71,7 @@ void check_greedy(const Layout& layout, const std::vector<std::string>& models) 
                  queue.add({.prompt = rows[i]["prompt"].get<std::vector<int64_t>>(),
                             .most = std::ssize(rows[i]["greedy"]),
                             .draw = {.temperature = 0},
-                            .take = [&texts, i](std::string_view text) {
-                              texts[i] += text;
-                              return true;
-                            }});
+                            .take = [&texts, i](std::string_view text) { texts[i] += text; }});
                }
                queue.run();
              });
