@@ -26,7 +26,7 @@ double tolerance(at::ScalarType type) {
 }
 
 TEST_CASE("attention's kernels equal the reference in every type, grouped and causal or not") {
-  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
   const bool causal = GENERATE(true, false);
   const int64_t groups = GENERATE(1, 2, 4), keys = GENERATE(5, 9), value_size = GENERATE(8, 6);
   at::manual_seed(1);
@@ -103,6 +103,44 @@ TEST_CASE("attention over many rows equals the reference") {
                                       {float32, {2, groups, keys, 40}},
                                       {float32, {2, groups, keys, 40}}});
   require_close(d_fast, d_slow, 3e-5);
+}
+
+TEST_CASE("attention in a low precision is that of float32, rounded once") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const bool causal = GENERATE(true, false);
+  const int64_t groups = GENERATE(1, 2);
+  at::manual_seed(1);
+  const auto part = [&](int64_t rows, int64_t heads) {
+    return at::randn({2, heads, rows, 40}).to(type);
+  };
+  const Named low = {
+      {"query", part(150, 2)}, {"key", part(90, groups)}, {"value", part(90, groups)}};
+  const auto widened = [](Named tensors) {
+    for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kFloat);
+    return tensors;
+  };
+  const auto run = [&](const std::string& op, const Named& in, DType dtype,
+                       const std::vector<std::vector<int64_t>>& shapes) {
+    std::vector<graph::TensorType> types;
+    for (const auto& shape : shapes) types.push_back({dtype, shape});
+    if (op == "perigee::attention") types.back().dtype = DType::float32;
+    return call(cpu_kernel, op, in, {{"causal", causal}, {"scale", 0.2}}, types);
+  };
+  const std::vector<std::vector<int64_t>> forward = {{2, 2, 150, 40}, {2, 2, 150}};
+  const auto dtype = dtype_of(type);
+  const auto made = run("perigee::attention", low, dtype, forward);
+  const auto wide = run("perigee::attention", widened(low), DType::float32, forward);
+  CHECK(at::equal(made[0], wide[0].to(type)));
+  CHECK(at::equal(made[1], wide[1]));
+  auto in = low;
+  in.push_back({"grad", part(150, 2)});
+  in.push_back({"output", made[0]});
+  in.push_back({"logsumexp", made[1]});
+  const std::vector<std::vector<int64_t>> backward = {
+      {2, 2, 150, 40}, {2, groups, 90, 40}, {2, groups, 90, 40}};
+  const auto d_made = run("perigee::attention_backward", in, dtype, backward);
+  const auto d_wide = run("perigee::attention_backward", widened(in), DType::float32, backward);
+  for (size_t i = 0; i < 3; ++i) CHECK(at::equal(d_made[i], d_wide[i].to(type)));
 }
 
 TEST_CASE("gelu's kernels equal LibTorch's in float64, exact and by tanh") {

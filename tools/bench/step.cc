@@ -2,12 +2,14 @@
 // one thread on both sides. Exits with 1 if losses differ or a goal is missed (time at most 0.9 of
 // eager's, memory at most eager's).
 //
-// Usage: bench_step [--device cuda] [--profile]. --profile also prints the time of each op on both
+// Usage: bench_step [--device cuda] [--bfloat16] [--profile]. --bfloat16: both sides under autocast;
+// losses then agree to its rounding. --profile also prints the time of each op on both
 // sides (on a GPU, eager's is host time). Both sides copy the batch from the host.
 //
 // Eager's peak is counted in LibTorch's CPU allocator during plain steps, weights included.
 // Perigee's peak is its frames plus other allocations, by the same counter. On a GPU both count
 // LibTorch's GPU allocator and frames.
+#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -105,10 +107,33 @@ perigee::Batch piece(const perigee::Batch& batch, int64_t first, int64_t size) {
 
 // ---- the two sides
 
+// LibTorch's autocast during its lifetime, if it is on.
+class Autocast {
+ public:
+  Autocast(at::DeviceType device, bool on) : device_(device), on_(on) {
+    if (!on_) return;
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+  }
+  ~Autocast() {
+    if (!on_) return;
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, false);
+  }
+  Autocast(const Autocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool on_;
+};
+
 class Eager {
  public:
-  Eager(int64_t microbatches, at::Device place)
-      : microbatches_(microbatches), place_(place), optimizer_(moved(net, place), options()) {}
+  Eager(int64_t microbatches, at::Device place, bool low)
+      : microbatches_(microbatches),
+        place_(place),
+        low_(low),
+        optimizer_(moved(net, place), options()) {}
 
   // Returns the loss.
   double step(const perigee::Batch& batch) {
@@ -118,7 +143,10 @@ class Eager {
     for (int64_t m = 0; m < microbatches_; ++m) {
       auto part = piece(batch, m * size, size);
       for (auto& [name, tensor] : part) tensor = tensor.to(place_);
-      auto loss = net.loss(part);
+      auto loss = [&] {
+        const Autocast autocast(place_.type(), low_);
+        return net.loss(part);
+      }();
       if (microbatches_ > 1) loss = loss / microbatches_;
       loss.backward();
       total += loss.item<double>();
@@ -141,6 +169,7 @@ class Eager {
 
   int64_t microbatches_;
   at::Device place_;
+  bool low_;
   torch::optim::AdamW optimizer_;
 };
 
@@ -159,7 +188,7 @@ class DryRuns : public perigee::compile::TraceSource {
 
 class Perigee {
  public:
-  Perigee(const Gpt& initial, const perigee::Batch& batch, int64_t microbatches,
+  Perigee(const Gpt& initial, const perigee::Batch& batch, int64_t microbatches, bool low,
           std::shared_ptr<Device> device)
       : size_(batch.at("tokens").size(0) / microbatches),
         communicator_(std::move(perigee::exec::thread_communicators(1).at(0))) {
@@ -171,6 +200,7 @@ class Perigee {
     plan.graph_hash = perigee::graph::structural_hash(captured.graph);
     plan.mesh.axes = {{"data", 1}};
     plan.microbatches = microbatches;
+    if (low) plan.precision.dtype = perigee::graph::DType::bfloat16;
     DryRuns traces(*device);
     const perigee::compile::StepSpec spec{.weight_decay = kWeightDecay, .clip_norm = kClip};
     executor = std::make_unique<perigee::exec::Executor>(
@@ -280,22 +310,26 @@ void profile(Eager& eager, Perigee& ours, const perigee::Batch& batch) {
   print_times("perigee", times);
 }
 
+struct Options {
+  bool profile = false, on_gpu = false, low = false;
+};
+
 bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t microbatches,
-             bool with_profile) {
+             const Options& options) {
   torch::manual_seed(1);
   const auto batch = batch_of(samples);
   torch::manual_seed(2);
   const Gpt initial;
   const int64_t base = bytes_now(*device);
   torch::manual_seed(2);
-  Eager eager(microbatches, device->place());
+  Eager eager(microbatches, device->place(), options.low);
   double eager_loss = 0, loss = 0, loss_difference = 0;
   std::vector<double> eager_losses;
   const int64_t eager_peak = peak_bytes(*device, base, [&] {
     for (int k = 0; k < kWarmUp; ++k) eager_losses.push_back(eager.step(batch));
   });
   const int64_t before = bytes_now(*device);
-  Perigee ours(initial, batch, microbatches, device);
+  Perigee ours(initial, batch, microbatches, options.low, device);
   const int64_t peak = peak_bytes(*device, before, [&] {
     for (int k = 0; k < kWarmUp; ++k) {
       loss = ours.step(batch);
@@ -323,33 +357,35 @@ bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t mic
              static_cast<double>(ours.executor->frame_bytes()) / kMega,
              static_cast<double>(eager_peak) / kMega, memory_ratio);
   std::fflush(stdout);
-  if (with_profile) profile(eager, ours, batch);
-  return loss_difference < 1e-3 && time_ratio <= 0.9 && memory_ratio <= 1;
+  if (options.profile) profile(eager, ours, batch);
+  return loss_difference < (options.low ? 5e-2 : 1e-3) && time_ratio <= 0.9 && memory_ratio <= 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  bool with_profile = false, on_gpu = false;
+  Options options;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--profile") {
-      with_profile = true;
+      options.profile = true;
+    } else if (words[i] == "--bfloat16") {
+      options.low = true;
     } else if (words[i] == "--device" && i + 1 < words.size() &&
                (words[i + 1] == "cpu" || words[i + 1] == "cuda")) {
-      on_gpu = words[++i] == "cuda";
+      options.on_gpu = words[++i] == "cuda";
     } else {
-      fmt::print(stderr, "usage: bench_step [--device cpu|cuda] [--profile]\n");
+      fmt::print(stderr, "usage: bench_step [--device cpu|cuda] [--bfloat16] [--profile]\n");
       return 2;
     }
   }
   try {
-    const auto device = on_gpu ? perigee::exec::cuda_host().device({})
-                               : perigee::exec::cpu_device();
+    const auto device = options.on_gpu ? perigee::exec::cuda_host().device({})
+                                       : perigee::exec::cpu_device();
     at::set_num_threads(1);
     perigee::exec::install_allocator();
-    bool good = compare(device, 8, 1, with_profile);
-    good &= compare(device, 32, 4, with_profile);
+    bool good = compare(device, 8, 1, options);
+    good &= compare(device, 32, 4, options);
     return good ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench_step: {}\n", error.what());

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "exec/kernels/attention_rows.h"
 #include "exec/kernels/kernels.h"
 #include "exec/ops/random_op.h"
@@ -33,12 +35,11 @@ struct Flash {
     return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0 && documents < 0;
   }
 
-  // Returns whether the kernels by blocks of rows serve the op: for documents in the type that it
-  // is computed in.
+  // Returns whether the kernels by blocks of rows serve the op.
   bool by_rows(std::span<const Tensor> in) const {
     if (bias >= 0) return false;
     const auto &q = in[query], &k = in[key], &v = in[value];
-    if (documents < 0) return takes_rows(at::kFloat, q, k, v);
+    if (documents < 0) return q.scalar_type() != at::kDouble && takes_rows(q, k, v);
     return q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
   }
 
@@ -48,12 +49,6 @@ struct Flash {
     options.documents = in[documents].contiguous();
     options.key_documents = in[key_documents].contiguous();
     return options;
-  }
-
-  // Returns an operand as the kernels by blocks of rows take it: half precision as float32.
-  static Tensor wide_rows(const Tensor& t) {
-    const bool wide = t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
-    return rows(wide ? t : t.to(at::kFloat));
   }
 
   // The kernels take any strides, except that rows must be contiguous.
@@ -81,9 +76,9 @@ Kernel attention(const Arguments& a) {
                                                          std::span<Tensor> out, const Draw& draw) {
     if (flash.by_rows(in)) {
       const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
-      auto [output, logsumexp] = attention_rows(Flash::wide_rows(q), Flash::wide_rows(k),
-                                                Flash::wide_rows(v), flash.row_options(in));
-      out[0] = output.to(q.scalar_type());
+      auto [output, logsumexp] = attention_rows(Flash::rows(q), Flash::rows(k), Flash::rows(v),
+                                                flash.row_options(in));
+      out[0] = std::move(output);
       if (out.size() > 1) out[1] = std::move(logsumexp);
       return;
     }
@@ -104,13 +99,9 @@ Kernel attention_backward(const Arguments& a) {
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     if (flash.by_rows(in)) {
       const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
-      const auto [d_query, d_key, d_value] = attention_rows_backward(
-          Flash::wide_rows(in[grad]), Flash::wide_rows(q), Flash::wide_rows(k), Flash::wide_rows(v),
-          Flash::wide_rows(in[output]), in[logsumexp], flash.row_options(in));
-      const auto type = q.scalar_type();
-      out[0] = d_query.to(type);
-      out[1] = d_key.to(type);
-      out[2] = d_value.to(type);
+      std::tie(out[0], out[1], out[2]) = attention_rows_backward(
+          Flash::rows(in[grad].to(q.scalar_type())), Flash::rows(q), Flash::rows(k), Flash::rows(v),
+          Flash::rows(in[output]), in[logsumexp], flash.row_options(in));
       return;
     }
     if (!flash.applies(in)) return math(in, out, draw);

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "exec/kernels/attention_segments.h"
+#include "exec/kernels/element.h"
 #include "exec/kernels/gemm.h"
 #include "exec/kernels/lanes.h"
 
@@ -20,15 +22,66 @@ using at::Tensor;
 
 constexpr int64_t kRows = 64;  // of a block
 
-// Returns the matrix of one batch element and head.
-template <class T>
-Matrix<const T> read(const Tensor& t, int64_t b, int64_t h) {
-  return {t.const_data_ptr<T>() + b * t.stride(0) + h * t.stride(1), t.stride(2)};
-}
-template <class T>
-Matrix<T> write(const Tensor& t, int64_t b, int64_t h) {
-  return {t.mutable_data_ptr<T>() + b * t.stride(0) + h * t.stride(1), t.stride(2)};
-}
+#define PERIGEE_COPY_ROW(E)                                         \
+  PERIGEE_SIMD void copy_row(const E* from, float* to, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) to[i] = load(from, i);          \
+  }                                                                 \
+  PERIGEE_SIMD void copy_row(const float* from, E* to, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) store(to, i, from[i]);          \
+  }
+PERIGEE_COPY_ROW(c10::BFloat16)
+PERIGEE_COPY_ROW(c10::Half)
+#undef PERIGEE_COPY_ROW
+
+// The rows of heads, in the type that they are computed in: of float32 and float64 where they lie,
+// of a low precision copied to and from `room`, of which each head takes a part.
+template <class E>
+class Heads {
+ public:
+  using T = Wide<E>;
+  static constexpr bool kCopies = !std::is_same_v<T, E>;
+
+  explicit Heads(T* room) : room_(room) {}
+
+  // Returns the matrix of one batch element and head.
+  Matrix<const T> read(const Tensor& t, int64_t b, int64_t h) {
+    const E* from = t.const_data_ptr<E>() + b * t.stride(0) + h * t.stride(1);
+    if constexpr (kCopies) {
+      const auto to = take(t);
+      for (int64_t i = 0; i < t.size(2); ++i) {
+        copy_row(from + i * t.stride(2), to.from(i).data, t.size(3));
+      }
+      return {to.data, to.row};
+    } else {
+      return {from, t.stride(2)};
+    }
+  }
+  // Returns the matrix to write one to; `store` completes it.
+  Matrix<T> write(const Tensor& t, int64_t b, int64_t h) {
+    if constexpr (kCopies) {
+      return take(t);
+    } else {
+      return {t.mutable_data_ptr<E>() + b * t.stride(0) + h * t.stride(1), t.stride(2)};
+    }
+  }
+  static void store(Matrix<T> from, const Tensor& t, int64_t b, int64_t h) {
+    if constexpr (kCopies) {
+      E* to = t.mutable_data_ptr<E>() + b * t.stride(0) + h * t.stride(1);
+      for (int64_t i = 0; i < t.size(2); ++i) {
+        copy_row(from.from(i).data, to + i * t.stride(2), t.size(3));
+      }
+    }
+  }
+
+ private:
+  Matrix<T> take(const Tensor& t) {
+    const Matrix<T> taken{room_, t.size(3)};
+    room_ += t.size(2) * t.size(3);
+    return taken;
+  }
+
+  T* room_;
+};
 
 PERIGEE_INLINE int64_t lanes_left(int64_t i, int64_t n) {
   return n - i < kLanes ? n - i : int64_t{kLanes};
@@ -132,23 +185,22 @@ struct Sizes {
 };
 
 // Returns a tensor [b, heads, rows, size] stored as `stored` = [b, rows, heads, size].
-Tensor make_rows(const Tensor& like, at::IntArrayRef stored, bool zeroed) {
-  auto t = zeroed ? at::zeros(stored, like.options()) : at::empty(stored, like.options());
-  return t.transpose(1, 2);
+Tensor make_rows(const Tensor& like, at::IntArrayRef stored) {
+  return at::empty(stored, like.options()).transpose(1, 2);
 }
 
-// Runs f(b, group, scratch) for every group of heads, each thread with `scratch_rows` rows of
-// `keys` elements.
+// Runs f(b, group, scratch) for every group of heads, each thread with `each` elements.
 template <class T, class F>
-void each_group(const Sizes& n, int64_t scratch_rows, const Tensor& like, F f) {
+void each_group(const Sizes& n, int64_t each, const Tensor& like, F f) {
   const int64_t work = n.batch * n.groups;
   const int64_t parts = std::min<int64_t>(at::get_num_threads(), work);
-  const auto scratch = at::empty({parts, scratch_rows, n.keys}, like.options());
+  const Tensor scratch = at::empty({parts, each},
+                                   like.options().dtype(c10::CppTypeToScalarType<T>::value));
   T* data = scratch.mutable_data_ptr<T>();
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       for (int64_t w = work * p / parts; w < work * (p + 1) / parts; ++w) {
-        f(w / n.groups, w % n.groups, data + p * scratch_rows * n.keys);
+        f(w / n.groups, w % n.groups, data + p * each);
       }
     }
   });
@@ -217,22 +269,28 @@ void clear_rows(Matrix<T> to, int64_t rows, int64_t size) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(to.from(i).data, size, T{0});
 }
 
-template <class T>
+template <class E>
 std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const RowAttention& options) {
+  using T = Wide<E>;
   const Sizes n(query, key, value);
   const Blocks blocks(n, options);
   const auto scale = static_cast<T>(options.scale);
   constexpr T kLowest = -std::numeric_limits<T>::infinity();
-  auto output = make_rows(query, {n.batch, n.queries, n.heads, n.value_size}, false);
-  auto logsumexp = at::empty({n.batch, n.heads, n.queries}, query.options());
+  auto output = make_rows(query, {n.batch, n.queries, n.heads, n.value_size});
+  Tensor logsumexp = at::empty({n.batch, n.heads, n.queries},
+                               query.options().dtype(c10::CppTypeToScalarType<T>::value));
   T* lse = logsumexp.mutable_data_ptr<T>();
   const int64_t repeats = n.heads / n.groups;
-  each_group<T>(n, kRows, query, [&](int64_t b, int64_t g, T* scratch) {
-    const auto k = read<T>(key, b, g), v = read<T>(value, b, g);
+  const int64_t scores_size = kRows * n.keys;
+  const int64_t copies = Heads<E>::kCopies ? (n.queries + n.keys) * (n.size + n.value_size) : 0;
+  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
+    Heads<E> of_group(scratch + scores_size);
+    const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
     for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
-      const auto q = read<T>(query, b, h);
-      const auto out = write<T>(output, b, h);
+      auto heads = of_group;
+      const auto q = heads.read(query, b, h);
+      const auto out = heads.write(output, b, h);
       T* lse_row = lse + (b * n.heads + h) * n.queries;
       blocks.each(b, [&](const Block& block) {
         const int64_t r = block.row, rows = block.rows, seen = block.keys;
@@ -259,31 +317,40 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
           scale_row(out.from(r + i).data, n.value_size, sums[i] > 0 ? 1 / sums[i] : T{0});
         }
       });
+      heads.store(out, output, b, h);
     }
   });
   return {std::move(output), std::move(logsumexp)};
 }
 
-template <class T>
+template <class E>
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query,
                                             const Tensor& key, const Tensor& value,
                                             const Tensor& output, const Tensor& logsumexp,
                                             const RowAttention& options) {
+  using T = Wide<E>;
   const Sizes n(query, key, value);
   const Blocks blocks(n, options);
   const auto scale = static_cast<T>(options.scale);
   const auto saved = logsumexp.contiguous();
   const T* lse = saved.const_data_ptr<T>();
-  auto d_query = make_rows(query, {n.batch, n.queries, n.heads, n.size}, false);
-  auto d_key = make_rows(key, {n.batch, n.keys, n.groups, n.size}, true);
-  auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size}, true);
+  auto d_query = make_rows(query, {n.batch, n.queries, n.heads, n.size});
+  auto d_key = make_rows(key, {n.batch, n.keys, n.groups, n.size});
+  auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
   const int64_t repeats = n.heads / n.groups;
-  each_group<T>(n, 2 * kRows, query, [&](int64_t b, int64_t g, T* scratch) {
-    const auto k = read<T>(key, b, g), v = read<T>(value, b, g);
-    const auto dk = write<T>(d_key, b, g), dv = write<T>(d_value, b, g);
+  const int64_t scores_size = 2 * kRows * n.keys;
+  const int64_t copies = Heads<E>::kCopies ? 2 * (n.queries + n.keys) * (n.size + n.value_size) : 0;
+  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
+    Heads<E> of_group(scratch + scores_size);
+    const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
+    const auto dk = of_group.write(d_key, b, g), dv = of_group.write(d_value, b, g);
+    clear_rows(dk, n.keys, n.size);
+    clear_rows(dv, n.keys, n.value_size);
     for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
-      const auto q = read<T>(query, b, h), dout = read<T>(grad, b, h), out = read<T>(output, b, h);
-      const auto dq = write<T>(d_query, b, h);
+      auto heads = of_group;
+      const auto q = heads.read(query, b, h), dout = heads.read(grad, b, h),
+                 out = heads.read(output, b, h);
+      const auto dq = heads.write(d_query, b, h);
       const T* lse_row = lse + (b * n.heads + h) * n.queries;
       blocks.each(b, [&](const Block& block) {
         const int64_t r = block.row, rows = block.rows, seen = block.keys;
@@ -308,18 +375,21 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
         multiply({rows, n.size, seen}, 1, d_in, false, keys, false, 0, dq.from(r));
         multiply({seen, n.size, rows}, 1, d_in, true, q.from(r), false, 1, dk.from(block.key));
       });
+      heads.store(dq, d_query, b, h);
     }
+    of_group.store(dk, d_key, b, g);
+    of_group.store(dv, d_value, b, g);
   });
   return {std::move(d_query), std::move(d_key), std::move(d_value)};
 }
 
 }  // namespace
 
-bool takes_rows(at::ScalarType type, const Tensor& query, const Tensor& key, const Tensor& value) {
+bool takes_rows(const Tensor& query, const Tensor& key, const Tensor& value) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   for (const auto* t : {&query, &key, &value}) {
     // BLAS requires rows that do not overlap.
-    if (t->scalar_type() != type || t->numel() == 0 || t->stride(3) != 1 ||
+    if (t->scalar_type() != query.scalar_type() || t->numel() == 0 || t->stride(3) != 1 ||
         t->stride(2) < t->size(3) || t->stride(2) > kMost || t->size(2) > kMost) {
       return false;
     }
@@ -329,8 +399,10 @@ bool takes_rows(at::ScalarType type, const Tensor& query, const Tensor& key, con
 
 std::tuple<Tensor, Tensor> attention_rows(const Tensor& query, const Tensor& key,
                                           const Tensor& value, const RowAttention& options) {
-  return query.scalar_type() == at::kDouble ? forward<double>(query, key, value, options)
-                                            : forward<float>(query, key, value, options);
+  std::tuple<Tensor, Tensor> made;
+  dispatch_gradient(query.scalar_type(),
+                    [&]<class E>() { made = forward<E>(query, key, value, options); });
+  return made;
 }
 
 std::tuple<Tensor, Tensor, Tensor> attention_rows_backward(const Tensor& grad, const Tensor& query,
@@ -338,9 +410,11 @@ std::tuple<Tensor, Tensor, Tensor> attention_rows_backward(const Tensor& grad, c
                                                            const Tensor& output,
                                                            const Tensor& logsumexp,
                                                            const RowAttention& options) {
-  return query.scalar_type() == at::kDouble
-             ? backward<double>(grad, query, key, value, output, logsumexp, options)
-             : backward<float>(grad, query, key, value, output, logsumexp, options);
+  std::tuple<Tensor, Tensor, Tensor> made;
+  dispatch_gradient(query.scalar_type(), [&]<class E>() {
+    made = backward<E>(grad, query, key, value, output, logsumexp, options);
+  });
+  return made;
 }
 
 }  // namespace perigee::exec::kernels

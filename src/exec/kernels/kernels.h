@@ -14,8 +14,8 @@ Kernel cpu_kernel(const Op& op);
 
 namespace kernels {
 
-// float32, and all types with documents, by blocks of rows (attention_rows.h); other types by
-// LibTorch's flash attention; with dropout or bias the reference's kernel.
+// By blocks of rows (attention_rows.h), except float64 without documents by LibTorch's flash
+// attention; with dropout or bias the reference's kernel.
 Kernel attention(const Arguments& arguments);
 Kernel attention_backward(const Arguments& arguments);
 
