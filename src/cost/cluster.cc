@@ -11,6 +11,7 @@
 #include "base/files/file.h"
 #include "base/text/depth.h"
 #include "base/text/toml.h"
+#include "cost/cpu_links.h"
 
 namespace perigee::cost {
 namespace {
@@ -288,10 +289,7 @@ Cluster cpu_cluster(int64_t ranks, double memory) {
   core.memory_efficiency = 0.8;
   core.source = "typical figures of one core";
   Cluster cluster{.name = "this machine's CPU", .devices = {core}, .assumed = true};
-  if (ranks > 1) {
-    // Measured between two processes: an all-reduce of few bytes 0.24 ms, of 1 MiB 0.75 ms.
-    cluster.links.push_back({"host", ranks, 120e-6, 2e9, "processes of one host over Gloo"});
-  }
+  if (ranks > 1) cluster.links.push_back(shared_memory_link(ranks));
   return cluster;
 }
 

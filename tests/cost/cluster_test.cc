@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "cost/cpu_links.h"
 #include "cost/op_time.h"
 
 using namespace perigee;
@@ -211,4 +212,19 @@ TEST_CASE("an efficiency is at most 1") {
 TEST_CASE("attention has the efficiency of products by default") {
   const auto cluster = cost::parse_cluster(replaced("attention_efficiency = 0.25\n", ""), "c.toml");
   CHECK(cluster.devices.front().attention_efficiency == 0.5);
+}
+
+TEST_CASE("ranks of one CPU host take the times of shared memory, or of Gloo") {
+  auto cluster = cost::cpu_cluster(2, 8e9);
+  const auto microseconds = [&](double bytes) {
+    return 1e6 * cost::collective_seconds(cluster, CollectiveKind::all_reduce, bytes, {0, 1});
+  };
+  // Of tools/bench/results/comm.json: 2.1 us and 16.4 ms.
+  CHECK(microseconds(4 << 10) == Approx(2.1).epsilon(0.05));
+  CHECK(microseconds(128 << 20) == Approx(16400).epsilon(0.05));
+  REQUIRE(cluster.links == std::vector{cost::shared_memory_link(2)});
+  cluster.links = {cost::gloo_link(2)};
+  CHECK(microseconds(4) == Approx(240).epsilon(0.05));
+  CHECK(microseconds(1 << 20) == Approx(750).epsilon(0.05));
+  CHECK(cost::cpu_cluster(1, 8e9).links.empty());
 }

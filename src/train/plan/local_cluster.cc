@@ -5,6 +5,7 @@
 #include "base/fail.h"
 #include "base/host_memory.h"
 #include "base/log_format.h"
+#include "cost/cpu_links.h"
 #include "exec/cuda.h"
 #include "train/ranks/device.h"
 
@@ -76,7 +77,9 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
     return cluster;
   }
   if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
-  return cost::cpu_cluster(ranks, memory_of_host());
+  auto cluster = cost::cpu_cluster(ranks, memory_of_host());
+  if (ranks > 1 && job.cluster.communicator == "gloo") cluster.links = {cost::gloo_link(ranks)};
+  return cluster;
 }
 
 double memory_for_plans(int64_t gpu_bytes) {
