@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -15,8 +17,10 @@
 #include "base/network/address.h"
 #include "base/text/bytes.h"
 #include "exec/comm/gloo.h"
+#include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
+#include "job/job.h"
 #include "text/tokenizer.h"
 #include "train/ranks/share.h"
 
@@ -55,7 +59,9 @@ std::string try_threads() {
   return try_two([&](int64_t rank) { return std::move(ranks[rank]); });
 }
 
-std::string try_gloo() {
+// Calls try_two for two ranks that meet at a port of this host.
+std::string try_meeting(
+    const std::function<std::unique_ptr<exec::Communicator>(exec::RendezvousOptions)>& make) {
   try {
     const auto listening = listen_at("127.0.0.1", 0, false);
     return try_two([&](int64_t rank) {
@@ -66,11 +72,61 @@ std::string try_gloo() {
       options.serve = rank == 0;
       options.listen_socket = rank == 0 ? listening.socket : -1;
       options.timeout = std::chrono::seconds(5);
-      return exec::gloo_communicator(options);
+      return make(std::move(options));
     });
   } catch (const std::exception& error) {
     return fmt::format("does not work: {}", error.what());
   }
+}
+
+std::string try_gloo() {
+  return try_meeting(
+      [](exec::RendezvousOptions options) { return exec::gloo_communicator(std::move(options)); });
+}
+
+// Returns "ready" and the limits of shared memory, or what fails and what ranks use in its place.
+std::string try_shared_memory() {
+  constexpr int64_t kLarge = int64_t{1} << 30;
+  const auto state = try_meeting([](exec::RendezvousOptions options) {
+    auto memory = exec::SharedMemory::open();
+    memory->allocate(kLarge, /*sparse=*/true);
+    return exec::process_communicator({.rendezvous = std::move(options),
+                                       .carrier = exec::ProcessOptions::Carrier::shared,
+                                       .local_ranks = 2,
+                                       .memory = std::move(memory)});
+  });
+  if (state != "ready") return state + "; ranks of this host use gloo";
+  return "ready, between ranks of this host; limited by free memory, not by /dev/shm";
+}
+
+// Returns how many times as fast `threads` threads multiply matrices as one does.
+double speedup(int threads) {
+  const auto a = at::rand({1024, 1024}), b = at::rand({1024, 1024});
+  auto c = at::empty({1024, 1024});
+  const auto seconds = [&](int count) {
+    at::set_num_threads(count);
+    auto least = std::chrono::duration<double>::max();
+    for (int i = 0; i < 6; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      at::mm_out(c, a, b);
+      least = std::min<std::chrono::duration<double>>(least,
+                                                      std::chrono::steady_clock::now() - begin);
+    }
+    return least.count();
+  };
+  const double one = seconds(1);
+  return one / seconds(threads);
+}
+
+// Returns the ranks and threads of a job on CPUs that sets neither.
+std::string describe_ranks(int cores) {
+  const job::Job job;
+  const auto threads = job.cluster.threads;
+  const auto text = fmt::format("1 with {} thread{} by default (--nproc, cluster.threads)", threads,
+                                threads == 1 ? "" : "s");
+  if (cores == 1) return text + "; there is one core";
+  return text + fmt::format("; products now run {1:.1f} times as fast on all {0} cores as on one",
+                            cores, speedup(cores));
 }
 
 std::string state_of(void (*open)()) {
@@ -134,8 +190,11 @@ std::vector<std::string> describe_machine() {
   add("LibTorch", {fmt::format("{}, {}, kernels for {}", TORCH_VERSION,
                                file_of(reinterpret_cast<const void*>(&at::get_num_threads)),
                                at::get_cpu_capability())});
-  add("threads", {fmt::format("{} at most", at::get_num_threads())});
-  add("back ends", {"threads: " + try_threads(), "gloo: " + try_gloo(), "nccl: " + cuda.nccl});
+  const int cores = at::get_num_threads();
+  add("threads", {fmt::format("{} at most", cores)});
+  add("ranks", {describe_ranks(cores)});
+  add("back ends", {"threads: " + try_threads(), "shared memory: " + try_shared_memory(),
+                    "gloo: " + try_gloo(), "nccl: " + cuda.nccl});
   add("plugins", {"perigee_cuda: " + cuda.plugin,
                   "perigee_sentencepiece: " + state_of(text::open_sentencepiece),
                   "perigee_tokenizers: " + state_of(text::open_tokenizers)});

@@ -215,8 +215,22 @@ TEST_CASE("doctor prints the version, the machine and the shipped files") {
                           Contains("strategies") && !Contains("missing: reinstall"));
   if (ran.status != 0) return;  // built without LibTorch
   CHECK_THAT(ran.out, Contains("LibTorch    2.11.0") && Contains("threads: ready") &&
-                          Contains("gloo: ready") && Contains("nccl: ") &&
-                          Contains("perigee_cuda: ") && Contains("\nGPUs        "));
+                          Contains("\nranks       1 with 1 thread by default (--nproc, ") &&
+                          Contains("shared memory: ready") && Contains("gloo: ready") &&
+                          Contains("nccl: ") && Contains("perigee_cuda: ") &&
+                          Contains("\nGPUs        "));
+}
+
+TEST_CASE("doctor names the limit that leaves ranks without shared memory") {
+  if (run("doctor").status != 0) return;  // built without LibTorch
+  How how;
+  how.file_bytes = 64 << 20;
+  const auto ran = run("doctor", how);
+  CHECK(ran.status == 0);
+  const auto begin = ran.out.find("shared memory: does not work: ");
+  REQUIRE(begin != std::string::npos);
+  CHECK_THAT(ran.out.substr(begin, ran.out.find('\n', begin) - begin),
+             Contains("(ulimit -f)") && Contains("; ranks of this host use gloo"));
 }
 
 TEST_CASE("jobs that cannot be read are refused before anything is loaded") {
