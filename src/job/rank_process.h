@@ -1,6 +1,9 @@
 // The process of a rank.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "job/place.h"
 
 namespace perigee::job {
@@ -10,5 +13,10 @@ namespace perigee::job {
 // GPU meanwhile: for a transfer from a rank that may wait for this kernel's result. Call it before
 // the process uses CUDA.
 void load_kernels_at_start(const RankPlace& place);
+
+// Returns how many of the several ranks of this process's job run on its host, by the variables of
+// its launcher (place_from_environment's, of which perigee's own sets torchrun's). Nothing for other
+// processes.
+std::optional<int64_t> ranks_of_host();
 
 }  // namespace perigee::job

@@ -7,6 +7,7 @@
 #include "base/log_format.h"
 #include "cost/cpu_links.h"
 #include "exec/cuda.h"
+#include "job/rank_process.h"
 #include "train/ranks/device.h"
 
 namespace perigee::train {
@@ -65,6 +66,26 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
   return cluster;
 }
 
+// CPU ranks, of this host or as many on each of several.
+cost::Cluster cpu_hosts(const job::Job& job, int64_t ranks) {
+  const auto of_host = std::clamp<int64_t>(job::ranks_of_host().value_or(ranks), 1, ranks);
+  auto cluster = cost::cpu_cluster(ranks, memory_of_host());
+  cluster.devices.front().memory = memory_of_host() / static_cast<double>(of_host);
+  const bool gloo = job.cluster.communicator == "gloo";
+  if (of_host == ranks) {
+    if (gloo && ranks > 1) cluster.links = {cost::gloo_link(ranks)};
+    return cluster;
+  }
+  cluster.links.clear();
+  // Hosts with unequal numbers of ranks count as hosts of one rank each.
+  const bool equal = of_host > 1 && ranks % of_host == 0;
+  if (equal) {
+    cluster.links.push_back(gloo ? cost::gloo_link(of_host) : cost::shared_memory_link(of_host));
+  }
+  cluster.links.push_back(cost::gloo_link(ranks, "network"));
+  return cluster;
+}
+
 }  // namespace
 
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder) {
@@ -77,9 +98,7 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
     return cluster;
   }
   if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
-  auto cluster = cost::cpu_cluster(ranks, memory_of_host());
-  if (ranks > 1 && job.cluster.communicator == "gloo") cluster.links = {cost::gloo_link(ranks)};
-  return cluster;
+  return cpu_hosts(job, ranks);
 }
 
 double memory_for_plans(int64_t gpu_bytes) {

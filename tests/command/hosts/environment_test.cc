@@ -138,6 +138,24 @@ TEST_CASE("an incomplete environment is an error that names the variable") {
   CHECK_THAT(error(kSlurm, "SLURM_STEP_NODELIST", "a["), Contains("SLURM_STEP_NODELIST"));
 }
 
+TEST_CASE("the environment of a launcher tells the ranks of a host") {
+  const auto ranks = [](const Environment& variables) {
+    const Set set(variables);
+    return job::ranks_of_host();
+  };
+  CHECK(ranks(kTorchrun) == 4);
+  CHECK(ranks(kOpenMpi) == 4);
+  CHECK(ranks(kSlurm) == 4);
+  auto mpich = kMpich;
+  CHECK_FALSE(ranks(mpich));
+  mpich["MPI_LOCALNRANKS"] = "1";
+  CHECK(ranks(mpich) == 1);
+  CHECK_FALSE(ranks({}));
+  // A step of one task may start several ranks itself.
+  CHECK_FALSE(ranks({{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
+  CHECK_FALSE(ranks({{"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "no"}}));
+}
+
 TEST_CASE("CUDA loads all kernels at its start where there are several ranks") {
   const auto loading = [](int64_t world) -> std::string {
     job::load_kernels_at_start({.world = world});
