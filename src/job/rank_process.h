@@ -14,9 +14,9 @@ namespace perigee::job {
 // the process uses CUDA.
 void load_kernels_at_start(const RankPlace& place);
 
-// Returns how many of the several ranks of this process's job run on its host, by the variables of
-// its launcher (place_from_environment's, of which perigee's own sets torchrun's). Nothing for other
-// processes.
+// Returns how many of the several ranks of this process's job run on its host, by its launcher's
+// variables (place_from_environment's, of which perigee's own launcher sets torchrun's). Nothing for
+// other processes.
 std::optional<int64_t> ranks_of_host();
 
 }  // namespace perigee::job
