@@ -66,6 +66,12 @@ class TorchHost : public Host {
 
   PlanResult plan(const Task& task) override { return plan_job(task); }
 
+  int64_t planned_ranks(const Task& task) override {
+    auto asked = task;
+    asked.job = completed(task);
+    return plan_task(asked).plan.mesh.size();
+  }
+
   void train(const Task& task, const job::RankPlace& place,
              const std::function<bool()>& stop) override {
     run_session(task, place, [&](RankSession& session) {

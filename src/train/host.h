@@ -36,6 +36,9 @@ class Host {
   virtual job::HostAgreement agreement(const Task& task, const std::string& secret) = 0;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
   virtual PlanResult plan(const Task& task) = 0;
+  // Makes the plan that the task's ranks would make, and returns how many ranks its mesh has. The
+  // process can fork no ranks afterwards.
+  virtual int64_t planned_ranks(const Task& task) = 0;
   // Runs one rank until training ends, `stop_requested` returns true, or an Error. Rank 0 writes
   // the run's folder. With cluster.in_process this function, `evaluate` and `profile` run all ranks
   // of place.world as threads and return the result of rank 0.

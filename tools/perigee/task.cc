@@ -6,15 +6,19 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/fail.h"
 #include "base/log_format.h"
+#include "base/phases.h"
 #include "cost/cluster.h"
 #include "host.h"
 #include "job/assignment.h"
+#include "job/rank_process.h"
+#include "launch/forked_number.h"
 #include "lua/strategy.h"
 #include "secret.h"
 
@@ -22,6 +26,9 @@ namespace perigee::command {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Ranks of a mesh that run on a CPU core unless their number is given.
+constexpr int64_t kRanksPerCore = 16;
 
 // Returns the path of a strategy: a file, or a shipped one, by its bare name or as a file of the
 // shipped folder in any subfolder ("ddp", "strategies/ddp.lua").
@@ -69,11 +76,18 @@ int64_t ranks_of(lua::StrategyScript& script) {
   return 0;
 }
 
+// A task, and whether its mesh follows from a call of the strategy's function alone.
+struct ReadTask {
+  train::Task task;
+  bool function_makes_mesh = false;
+};
+
 // Scripts run here for their job, its keys and their ranks, and once more for the plan. `print`
 // receives the output of the first run.
-train::Task make_task(const JobOptions& options, const std::optional<Place>& place,
-                      const std::function<void(std::string_view)>& print) {
-  train::Task task;
+ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
+                   const std::function<void(std::string_view)>& print) {
+  ReadTask read;
+  auto& task = read.task;
   task.runtime_folder = shipped_folder("runtime");
   task.script_seconds = options.script_seconds;
   task.script_megabytes = options.script_megabytes;
@@ -134,23 +148,77 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     task.world_given = true;
   } else if (const auto ranks = opened ? ranks_of(*opened) : 0; ranks > 0) {
     task.world = ranks;
-  } else if (task.job.cluster.device != "cpu" || !task.job.cluster.devices.empty()) {
-    task.world = torch_host().default_ranks(task.job);
-    task.world_given = task.world > 1;
+  } else {
+    if (task.job.cluster.device != "cpu" || !task.job.cluster.devices.empty()) {
+      task.world = torch_host().default_ranks(task.job);
+      task.world_given = task.world > 1;
+    }
+    read.function_makes_mesh = opened && opened->is_function();
   }
-  return task;
+  return read;
+}
+
+ReadTask read_task(const JobOptions& options, const std::optional<Place>& place) {
+  std::vector<std::string> printed;
+  try {
+    return read_task(options, place, [&](std::string_view text) { printed.emplace_back(text); });
+  } catch (const Error&) {
+    for (const auto& text : printed) log::info("{}", text);
+    throw;
+  }
+}
+
+// Sets the number of ranks to that of the mesh that the strategy's function makes. Leaves the task
+// as it is where the function takes the host's devices, or fails: a rank then reports the error.
+void ask_function(train::Task& task) {
+  log::Phases phases(task.job.train.progress);
+  phases.begin("planning: the number of ranks ...");
+  const auto ranks_of_plan = [](const train::Task& asked) {
+    return forked_number([&] { return torch_host().planned_ranks(asked); });
+  };
+  if (task.world_given && ranks_of_plan(task)) return;
+  auto open = task;
+  open.world = 1;
+  open.world_given = false;
+  const auto ranks = ranks_of_plan(open);
+  if (!ranks || (task.world_given && *ranks == 1)) return;
+  open.world = *ranks;
+  task = std::move(open);
+}
+
+// Throws Error where a mesh that no one asked for by number has more ranks than this host can run.
+void check_ranks_of_mesh(const train::Task& task) {
+  if (task.world_given || task.world == 1) return;
+  const auto mesh = fmt::format("the {}'s mesh has {} ranks",
+                                task.plan_file.empty() ? "strategy" : "plan", task.world);
+  const auto gpus = task.job.cluster.device == "cpu" ? 1 : torch_host().default_ranks(task.job);
+  if (gpus > 1) {
+    if (task.world <= gpus) return;
+    fail("launch",
+         "{}, but this host has {} GPUs: use several hosts (--nodes), a smaller mesh, or "
+         "cluster.device = \"cpu\"",
+         mesh, gpus);
+  }
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  if (task.world <= kRanksPerCore * cores) return;
+  fail("launch",
+       "{}, but this host has {} CPU core{}, for up to {} ranks: use several hosts (--nodes), a "
+       "smaller mesh, or --nproc {} to run all ranks here; perigee plan and simulate need no ranks",
+       mesh, cores, cores == 1 ? "" : "s", kRanksPerCore * cores, task.world);
 }
 
 }  // namespace
 
 train::Task make_task(const JobOptions& options, const std::optional<Place>& place) {
-  std::vector<std::string> printed;
-  try {
-    return make_task(options, place, [&](std::string_view text) { printed.emplace_back(text); });
-  } catch (const Error&) {
-    for (const auto& text : printed) log::info("{}", text);
-    throw;
-  }
+  return read_task(options, place).task;
+}
+
+train::Task make_running_task(const JobOptions& options) {
+  const auto place = job::place_from_environment();
+  auto [task, function_makes_mesh] = read_task(options, place);
+  if (function_makes_mesh) ask_function(task);
+  if (!place) check_ranks_of_mesh(task);
+  return task;
 }
 
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task) {

@@ -12,6 +12,11 @@ namespace perigee::command {
 // (runtime/command_line.md). Throws Error.
 train::Task make_task(const JobOptions& options, const std::optional<Place>& place);
 
+// Does the same for a command that runs ranks, in this process or others: where the mesh follows
+// from a call of the strategy's function alone, the plan is made once, in a process of its own, for
+// the number of ranks. Throws Error for a mesh with more ranks than this host can run.
+train::Task make_running_task(const JobOptions& options);
+
 // Returns the options of launch().
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task);
 

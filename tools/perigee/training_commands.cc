@@ -122,7 +122,7 @@ void add_train(CLI::App& app, Action& action) {
     action = [options] {
       refuse_cluster(options->job);
       if (!options->check.empty()) return check_gradients(options->job, options->check);
-      auto task = make_task(options->job, job::place_from_environment());
+      auto task = make_running_task(options->job);
       task.resume = !options->resume.empty();
       if (options->resume != "newest") task.resume_from = options->resume;
       if (!options->trace.empty()) {
@@ -197,7 +197,7 @@ void add_profile(CLI::App& app, Action& action) {
       }
       refuse_cluster(options->job);
       require_fixed_hosts(options->job);
-      const auto task = make_task(options->job, job::place_from_environment());
+      const auto task = make_running_task(options->job);
       const auto measure = [&](const Place& place) {
         bool shown = false;
         const auto text = torch_host().profile(
@@ -234,7 +234,7 @@ void add_evaluate(CLI::App& app, Action& action) {
   sub->callback([options, &action] {
     action = [options] {
       require_fixed_hosts(options->job);
-      const auto task = make_task(options->job, job::place_from_environment());
+      const auto task = make_running_task(options->job);
       return run_ranks(options->job, task, [&](const Place& place) {
         const auto metrics = torch_host().evaluate(task, options->checkpoint, place);
         if (place.rank == 0) write_result(options->output, metrics);
