@@ -3,8 +3,6 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include <mutex>
 
 #include "base/fail.h"
+#include "base/terminal/terminal.h"
 
 namespace perigee::log {
 namespace {
@@ -80,7 +79,12 @@ class StandardSink : public Sink {
     const char* word = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
     const auto line = fmt::format("{}{}{}", prefix_, word, text);
     if (!shown_.empty()) show("");
-    terminal_.log(to_spdlog(level), "{}", line);
+    if (style_.colours && *word) {
+      terminal_.log(to_spdlog(level), "{}{}{}{}{}", prefix_, level == Level::warn ? kYellow : kRed,
+                    word, kPlain, text);
+    } else {
+      terminal_.log(to_spdlog(level), "{}", line);
+    }
     if (!shown_.empty()) show(shown_);
     if (has_file()) return file_.log(to_spdlog(level), "{}", line);
     std::lock_guard lock(early().mutex);
@@ -88,7 +92,7 @@ class StandardSink : public Sink {
   }
 
   bool progress(std::string_view text) override {
-    if (!is_terminal_) return false;
+    if (!style_.moves) return false;
     if (!text.empty() || !shown_.empty()) show(text);
     shown_ = text;
     return true;
@@ -97,11 +101,8 @@ class StandardSink : public Sink {
  private:
   // Replaces the terminal's last line, cut to its width so that it stays one line.
   static void show(std::string_view text) {
-    winsize size{};
-    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
-      text = text.substr(0, size.ws_col - 1);
-    }
-    std::fprintf(stderr, "\r\x1b[K%.*s", static_cast<int>(text.size()), text.data());
+    const auto line = first_columns(text, columns_of_standard_error() - 1);
+    std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
     std::fflush(stderr);
   }
 
@@ -110,7 +111,7 @@ class StandardSink : public Sink {
   spdlog::logger terminal_, file_;
   std::string prefix_;
   std::string shown_;  // the line of progress
-  bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  Terminal style_ = Terminal::of_standard_error();
 };
 
 }  // namespace

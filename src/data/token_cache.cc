@@ -16,6 +16,7 @@
 #include "base/files/durable.h"
 #include "base/files/durable_file.h"
 #include "base/log_once.h"
+#include "base/terminal/progress.h"
 #include "text/documents/byte_source.h"
 #include "text/stream.h"
 
@@ -144,7 +145,10 @@ TokenBytes tokenize_file(const std::string& path, const text::Tokenizer& tokeniz
     };
     stream.progress = [&](uint64_t) {
       if (all < kShownBytes) return;
-      shown = log::progress(text::progress_line(path, source->position(), all));
+      const auto done = source->position();
+      shown = log::progress({.text = text::progress_line(path, done, all),
+                             .share = double(done) / double(all),
+                             .details = {}});
     };
     text::encode_stream(tokenizer, stream);
     if (shown) log::progress("");

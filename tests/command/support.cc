@@ -69,6 +69,10 @@ Process::Process(const std::vector<std::string>& command, const How& how)
       ::signal(SIGXFSZ, SIG_IGN);  // then a write beyond it fails as on a full disk
       ::setrlimit(RLIMIT_FSIZE, &limit);
     }
+    if (how.columns > 0) {
+      ::setenv("TERM", "xterm", 1);
+      ::unsetenv("NO_COLOR");
+    }
     for (const auto& [name, value] : how.environment) ::setenv(name.c_str(), value.c_str(), 1);
     if (!how.folder.empty() && ::chdir(how.folder.c_str()) != 0) ::_exit(126);
     ::execvp(words[0], words.data());

@@ -13,7 +13,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "base/phases.h"
+#include "base/terminal/phases.h"
 #include "cost/cluster.h"
 #include "host.h"
 #include "job/assignment.h"
@@ -172,7 +172,7 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place)
 // as it is where the function takes the host's devices, or fails: a rank then reports the error.
 void ask_function(train::Task& task) {
   log::Phases phases(task.job.train.progress);
-  phases.begin("planning: the number of ranks ...");
+  phases.begin("planning: the number of ranks");
   const auto ranks_of_plan = [](const train::Task& asked) {
     return forked_number([&] { return torch_host().planned_ranks(asked); });
   };

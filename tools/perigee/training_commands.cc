@@ -11,6 +11,7 @@
 #include "host.h"
 #include "ranks/run_ranks.h"
 #include "task.h"
+#include "view/run_summary.h"
 
 namespace perigee::command {
 
@@ -50,12 +51,26 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// Logs the commands that show the run's results. They have the options that it was given, so that
-// they work on the same model, plan and folder.
-void log_next(const JobOptions& options, const job::Job& trained) {
+// Logs a table of the run's results and the commands that show them, which have the options that it
+// was given, so that they work on the same model, plan and folder. `trace`: the file, or "".
+void log_results(const JobOptions& options, const job::Job& trained, const std::string& trace) {
   const auto place = job::place_from_environment();
   if (place && place->rank != 0) return;
-  const auto run = quoted(trained.train.output);
+  const auto& output = trained.train.output;
+  std::vector<view::SummaryRow> rows;
+  try {
+    rows = view::summary_rows(output);
+  } catch (const Error& error) {  // the run itself is good
+    log::warn("{}", error.what());
+  }
+  if (!trained.train.checkpoint_target.empty()) {
+    rows.emplace_back("checkpoint", trained.train.checkpoint_target);
+  }
+  if (!trace.empty()) rows.emplace_back("trace", trace + ", which ui.perfetto.dev shows");
+  rows.emplace_back("run", output);
+  for (const auto& line : view::aligned(rows)) log::info("{}", line);
+
+  const auto run = quoted(output);
   const auto command = quoted(command_name());
   auto sets = quoted(options.file);
   for (const auto& set : options.sets) sets += " --set " + quoted(set);
@@ -64,19 +79,24 @@ void log_next(const JobOptions& options, const job::Job& trained) {
   if (!options.plan.empty()) job += " --plan " + quoted(options.plan);
   if (options.nproc > 0) job += fmt::format(" --nproc {}", options.nproc);
   if (options.nodes > 1) job += fmt::format(" --nodes {}", options.nodes);
-  log::info("next: {} plan {} --report plan.html -o plan.json", command, job);
+  const auto next = [&](const std::string& arguments) {
+    log::info("next: {} {}", command, arguments);
+  };
+  next("watch " + run);
+  next(fmt::format("plot {} -o loss.svg", run));
+  next(fmt::format("plan {} --report plan.html -o plan.json", job));
   std::error_code none;
-  if (!fs::exists(fs::path(trained.train.output) / "checkpoints", none)) return;
-  log::info("next: {} export {} -o weights.safetensors", command, run);
+  if (!fs::exists(fs::path(output) / "checkpoints", none)) return;
+  next(fmt::format("export {} -o weights.safetensors", run));
   const auto sources = trained.data.token_sources();
   const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
   const bool talks = !sources.empty() && std::ranges::all_of(sources, [](const auto& s) {
     return !s.conversations.empty();
   });
   if (talks) {
-    log::info("next: {} chat {}", command, sets);
+    next(fmt::format("chat {}", sets));
   } else if (texts) {
-    log::info("next: {} sample {} --prompt \"...\"", command, sets);
+    next(fmt::format("sample {} --prompt \"...\"", sets));
   }
 }
 
@@ -157,7 +177,9 @@ void add_train(CLI::App& app, Action& action) {
       const int status = run_ranks(
           options->job, task, train,
           {.lost_work = "steps after the last checkpoint are discarded", .go_on = go_on});
-      if (status == 0 && options->job.node_rank <= 0) log_next(options->job, task.job);
+      if (status == 0 && options->job.node_rank <= 0) {
+        log_results(options->job, task.job, options->trace);
+      }
       return status;
     };
   });

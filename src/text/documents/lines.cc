@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/terminal/progress.h"
 #include "base/text/depth.h"
 #include "text/documents/byte_source.h"
 #include "text/stream.h"
@@ -127,7 +128,10 @@ LinesRead encode_lines(const std::string& file, const LineOptions& options,
     lines.clear();
     bytes = 0;
     if (options.progress && all >= kShownBytes) {
-      shown = log::progress(progress_line(file, reader.position(), all));
+      const auto done = reader.position();
+      shown = log::progress({.text = progress_line(file, done, all),
+                             .share = double(done) / double(all),
+                             .details = {}});
     }
   };
   for (Line line; reader.next(line);) {

@@ -11,7 +11,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "base/phases.h"
+#include "base/terminal/phases.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "data/files_record.h"
@@ -181,7 +181,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
 
   // The plan, on every rank.
   log::Phases phases(root && job.train.progress);
-  phases.begin("planning ...");
+  phases.begin("planning");
   const auto plan_text = root ? resumed_plan(task, *folder, communicator.world()) : std::string();
   std::shared_ptr<const ModelSource> source;
   Strategy strategy;  // on rank 0
@@ -201,7 +201,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   require_document_inputs(job, shared.training);
 
   // The rank's program, tensors and data.
-  phases.begin("compiling the program ...");
+  phases.begin("compiling the program");
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
   auto& trainer = *session.trainer;
   auto division = data::division_of(shared.plan);
@@ -211,20 +211,19 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   std::string state = "{}";  // of the checkpoint
   const auto sources = job.data.token_sources();
   const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
-  phases.begin(texts ? "tokenizing the text ..." : "opening the data ...");
+  phases.begin(texts ? "tokenizing the text" : "opening the data");
   wait_for_work(*all, job, [&] {
     data = data::open_data(job, division, id_limit(shared.training));
     if (checkpoint.empty()) return;
-    phases.begin(fmt::format("loading {} ...", checkpoint));
+    phases.begin(fmt::format("loading {}", checkpoint));
     const checkpoint::Checkpoint from(checkpoint);
-    trainer.load(from);
+    trainer.load(from, [&](int64_t done, int64_t all) { phases.done(done, all); });
     first = from.info().step + 1;
     state = from.info().state;
   });
   if (checkpoint.empty()) {
-    phases.begin(job.train.weights.empty() ? "initialising the weights ..."
-                                           : "loading the weights ...");
-    initialise(trainer, source.get());
+    phases.begin(job.train.weights.empty() ? "initialising the weights" : "loading the weights");
+    initialise(trainer, source.get(), [&](int64_t done, int64_t all) { phases.done(done, all); });
   }
   phases.end();
   source.reset();
@@ -237,8 +236,9 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   // The steps.
   std::unique_ptr<Output> output;
   at_root([&] { output = begin_output(task, *folder, given, session, first); });
-  Checkpoints checkpoints(trainer, communicator, job,
-                          checkpoint_options(job, shared.plan, folder.get(), output.get()));
+  auto saving = checkpoint_options(job, shared.plan, folder.get(), output.get());
+  saving.written = [&](int64_t done, int64_t all) { phases.done(done, all); };
+  Checkpoints checkpoints(trainer, communicator, job, std::move(saving));
   if (copies_checkpoints(job)) checkpoints.reserve(job.train.checkpoint_every);
   LoopHooks hooks;
   hooks.stop = stop;
@@ -268,10 +268,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   hooks.complete_checkpoint = [&] { checkpoints.wait(); };
   const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
                                hooks, state);
+  if (root) output->progress.end();
+  phases.begin("saving the last checkpoint");
   checkpoints.wait();
+  phases.end();
 
   if (root) {
-    output->progress.end();
     auto summary = summarise(result, first, shared.plan, session.step_prediction);
     summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
     if (const auto& bytes = session.checkpoint_bytes; !bytes.empty()) {

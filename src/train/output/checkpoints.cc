@@ -76,6 +76,7 @@ struct Checkpoints::Impl {
   std::optional<checkpoint::CheckpointWriter> writer;
   std::shared_ptr<std::byte> memory;  // of the copy
   int64_t room = 0;                   // bytes of it
+  int64_t part = 0, parts = 0;        // of the tensors that are being written
   at::Tensor state = at::zeros({1}, at::kLong);
   std::atomic<bool> cancelled = false;
   Background background;  // destroyed first: it uses the others
@@ -97,12 +98,15 @@ struct Checkpoints::Impl {
     room = bytes;
   }
 
-  void reach(std::string_view stage) const {
+  void reach(std::string_view stage) {
+    if (stage == "tensor") options.written(part++, parts);
     if (cancelled) fail_run("checkpoint", "the checkpoint of step {} was given up", step);
     if (options.reached) options.reached(stage);
   }
 
   void write(const std::vector<checkpoint::Piece>& mine) {
+    part = 0;
+    parts = std::ssize(mine);
     writer->write_rank(communicator.rank(), mine);
   }
 

@@ -21,6 +21,8 @@ struct CheckpointOptions {
   // Rank 0, before a checkpoint is completed, on another thread: writes the run's other files to
   // the disk.
   std::function<void()> sync = [] {};
+  // Is told how many of all tensors of this rank are written, on the thread that writes.
+  std::function<void(int64_t part, int64_t all)> written = [](int64_t, int64_t) {};
   // At each stage of writing, on the thread that writes (CheckpointWriter).
   checkpoint::Stages reached;
 };

@@ -15,17 +15,31 @@ std::string clock(double seconds) {
   return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
+// Returns "19980 tokens/s", "64 samples/s", or "" before a time is known.
+std::string speed(const StepMetrics& m) {
+  if (m.tokens > 0) return fmt::format("{:.0f} tokens/s", m.tokens_per_s);
+  return m.step_s > 0 ? fmt::format("{:.0f} samples/s", double(m.samples) / m.step_s) : "";
+}
+
 }  // namespace
 
 std::string progress_line(const StepMetrics& m, int64_t last, double seconds_left) {
   auto line = fmt::format("step {}/{}, loss {:.4f}", m.step, last, m.loss);
   if (m.val_loss) line += fmt::format(", validation loss {:.4f}", *m.val_loss);
-  if (m.tokens > 0) {
-    line += fmt::format(", {:.0f} tokens/s", m.tokens_per_s);
-  } else if (m.step_s > 0) {
-    line += fmt::format(", {:.0f} samples/s", double(m.samples) / m.step_s);
-  }
+  if (const auto of_step = speed(m); !of_step.empty()) line += ", " + of_step;
   return line + fmt::format(", {} left", clock(seconds_left));
+}
+
+log::Progress step_progress(const StepMetrics& m, int64_t last, double seconds_left,
+                            std::optional<double> val_loss) {
+  log::Progress progress;
+  progress.text = fmt::format("step {:>{}}/{}", m.step, fmt::formatted_size("{}", last), last);
+  progress.share = double(m.step) / double(std::max<int64_t>(1, last));
+  progress.details = {fmt::format("loss {:.4f}", m.loss),
+                      fmt::format("{} left", clock(seconds_left))};
+  if (const auto of_step = speed(m); !of_step.empty()) progress.details.push_back(of_step);
+  if (val_loss) progress.details.push_back(fmt::format("validation loss {:.4f}", *val_loss));
+  return progress;
 }
 
 Progress::Progress(int64_t first, int64_t last, int64_t log_every, bool terminal)
@@ -38,12 +52,11 @@ void Progress::step(const StepMetrics& metrics) {
   seconds_ += metrics.step_s;
   const auto done = metrics.step - first_ + 1;
   const double left = seconds_ / double(std::max<int64_t>(1, done)) * double(last_ - metrics.step);
-  const auto line = progress_line(metrics, last_, left);
-  // Lines of the log, which also stay on a terminal.
-  const bool kept = metrics.step == first_ || metrics.step == last_ ||
-                    metrics.step % log_every_ == 0;
-  if (terminal_) shown_ = log::progress(kept ? "" : line);
-  if (kept) log::info("{}", line);
+  if (metrics.val_loss) val_loss_ = metrics.val_loss;
+  if (metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0) {
+    log::info("{}", progress_line(metrics, last_, left));
+  }
+  if (terminal_) shown_ = log::progress(step_progress(metrics, last_, left, val_loss_));
 }
 
 void Progress::end() {

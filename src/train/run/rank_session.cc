@@ -107,14 +107,14 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
   return blueprint;
 }
 
-void initialise(RankTrainer& trainer, const ModelSource* source) {
+void initialise(RankTrainer& trainer, const ModelSource* source, const RankTrainer::Done& done) {
   std::map<std::string, at::Tensor> values;
   if (source) {
     for (const auto& item : source->module().named_parameters())
       values[item.key()] = item.value().detach();
     for (const auto& item : source->module().named_buffers()) values[item.key()] = item.value();
   }
-  trainer.initialise([&](const std::string& name) { return values[name]; });
+  trainer.initialise([&](const std::string& name) { return values[name]; }, done);
 }
 
 }  // namespace perigee::train

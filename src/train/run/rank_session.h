@@ -49,7 +49,9 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
 
 // Sets the first values of parameters and buffers; where neither the job nor the blueprint defines
 // them, to those of rank 0's model. `source` is nullptr on the other ranks.
-void initialise(RankTrainer& trainer, const ModelSource* source);
+void initialise(
+    RankTrainer& trainer, const ModelSource* source,
+    const RankTrainer::Done& done = [](int64_t, int64_t) {});
 
 // Runs `body` on a rank's session. After an error the session is not destroyed until the process
 // ends: pending transfers may still write to its memory, and waiting for them takes another

@@ -45,7 +45,8 @@ std::vector<mesh::Range> ranges_of(const compile::Binding& binding, const graph:
 
 }  // namespace
 
-void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
+void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values,
+                             const Done& done) {
   const auto& program = executor_->program();
   std::optional<checkpoint::InitialWeights> weights;
   if (!job_.train.weights.empty()) {
@@ -67,7 +68,9 @@ void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>
     adapter.emplace(folder, job_.model, *blueprint_.plan.adapters, wanted_tensors(blueprint_));
     if (communicator_.rank() == 0) log::info("{}", adapter->report());
   }
+  int64_t part = 0;
   for (const auto& input : blueprint_.training.inputs) {
+    done(part++, std::ssize(blueprint_.training.inputs));
     if (!is_weight(input)) continue;
     std::vector<const compile::Binding*> held;  // several where it is kept in pieces
     for (const auto& binding : program.bindings) {

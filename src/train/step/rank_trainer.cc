@@ -87,7 +87,7 @@ void RankTrainer::set_loss_scale(double scale) {
   loss_scale_.reset();
 }
 
-void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
+void RankTrainer::load(const checkpoint::Checkpoint& checkpoint, const Done& done) {
   const auto& program = executor_->program();
   if (!blueprint_.plan.adapters) {
     for (const auto& tensor : checkpoint.tensors()) {
@@ -100,7 +100,9 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
            checkpoint.folder(), name);
     }
   }
+  int64_t part_of_all = 0;
   for (const auto& binding : program.bindings) {
+    done(part_of_all++, std::ssize(program.bindings));
     if (!checkpoint::is_kept(binding.kind)) continue;
     // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.
     const bool of_method = binding.name.starts_with("loss_scale:") ||

@@ -48,9 +48,14 @@ class RankTrainer {
   // Sets parameters and buffers: from train.weights and train.adapter, of which every rank reads its
   // parts; those that they lack, from the blueprint's init graph, or without one from rank 0's `values`, by name.
   // Throws Error as checkpoint::InitialWeights and AdapterValues, before any is set, and for a tensor
-  // of the model without a first value where train.initialise is false.
-  void initialise(const std::function<at::Tensor(const std::string&)>& values);
-  void load(const checkpoint::Checkpoint& checkpoint);
+  // of the model without a first value where train.initialise is false. `done` is told how many of
+  // all tensors are set.
+  using Done = std::function<void(int64_t part, int64_t all)>;
+  void initialise(
+      const std::function<at::Tensor(const std::string&)>& values,
+      const Done& done = [](int64_t, int64_t) {});
+  void load(
+      const checkpoint::Checkpoint& checkpoint, const Done& done = [](int64_t, int64_t) {});
   // Sets the loss scale of the next steps, for a plan with a given loss scale; all ranks set the
   // same. Throws Error unless it is above 0.
   void set_loss_scale(double scale);

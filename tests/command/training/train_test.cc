@@ -418,17 +418,13 @@ TEST_CASE("a terminal shows a progress line, and the log has plain lines") {
   how.columns = 30;
   const auto narrow = Process(job.words("train", more), how).wait();
   CHECK(narrow.status == 0);
-  CHECK_THAT(narrow.err, Contains("\r\x1b[Kstep 2/6, loss"));
-  std::istringstream shown(narrow.err);  // a line that changes must not wrap
+  CHECK_THAT(narrow.err, Contains("\r\x1b[Kstep 2/6, loss"));  // no room for a bar
+  std::istringstream shown(narrow.err);                        // a line that changes must not wrap
   for (std::string line; std::getline(shown, line, '\r');) {
     if (line.starts_with("\x1b[K") && line.find("/6") != std::string::npos &&
         line.find_first_of("245") == 8) {
       CHECK(line.size() <= 3 + 29);
     }
-  }
-  // A permanent line is not repeated as the progress.
-  for (const std::string kept : {"step 1/6", "step 3/6", "step 6/6"}) {
-    CHECK(narrow.err.find(kept) == narrow.err.rfind(kept));
   }
   const auto plain = job.good("train", more).err;
   for (const auto& text : {plain, read(job.output() + "/log.txt")}) {
@@ -437,7 +433,35 @@ TEST_CASE("a terminal shows a progress line, and the log has plain lines") {
   }
   how.columns = 200;
   const auto wide = Process(job.words("train", more), how).wait();
-  CHECK_THAT(wide.err, Contains("tokens/s") && Contains(" left"));
+  CHECK_THAT(wide.err, Contains("tokens/s") && Contains(" left") &&
+                           Contains("step 3/6 [\x1b[32m===============>"));
+  how.environment["NO_COLOR"] = "1";
+  CHECK_THAT(Process(job.words("train", more), how).wait().err,
+             Contains("step 3/6 [===============>") && !Contains("\x1b[3"));
+}
+
+TEST_CASE("train ends with a table of its results, in a pipe and in a terminal") {
+  const TrainingJob job;
+  const std::string more = "--overwrite --set train.validate_every=4 --trace " +
+                           (job.folder() / "t.json");
+  auto how = job.how();
+  how.columns = 80;
+  const auto piped = job.good("train", more).err;
+  const auto terminal = Process(job.words("train", more), how).wait().err;
+  for (const auto& text : {piped, terminal}) {
+    INFO(text);
+    size_t at = text.find("done: 4 steps");
+    for (const auto& row : std::vector<std::string>{
+             "\nloss             ", "\nvalidation loss  ", "\nspeed            ",
+             "\npeak memory      ", "\ncheckpoint       " + job.output() + "/checkpoints/step-4",
+             "\ntrace            " + (job.folder() / "t.json"),
+             "\nrun              " + job.output(), std::string("\nnext: ")}) {
+      INFO(row);
+      at = text.find(row, at);
+      REQUIRE(at != std::string::npos);
+    }
+  }
+  CHECK_THAT(piped, !Contains("\x1b") && Contains(" after step 4\n") && Contains(" counted, "));
 }
 
 TEST_CASE("a closed standard error does not stop a run") {
