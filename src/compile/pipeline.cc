@@ -19,6 +19,7 @@
 #include "compile/graph/random.h"
 #include "compile/graph/recast_parameters.h"
 #include "compile/graph/recompute.h"
+#include "compile/graph/widen_loss.h"
 #include "compile/memory/finish.h"
 #include "compile/memory/memory.h"
 #include "compile/overlap/beside.h"
@@ -83,6 +84,12 @@ plan::Plan without_whole(plan::Plan plan, const graph::Graph& graph) {
                   [&](const std::string& name) { return stages.stays_whole(name); });
   }
   return plan;
+}
+
+void widen(GraphState& state) {
+  auto wide = widen_loss(state.graph);
+  state.plan = with_names_of(std::move(state.plan), state.graph, wide);
+  state.graph = std::move(wide);
 }
 
 void scale(GraphState& state) {
@@ -221,6 +228,7 @@ const std::vector<Pass<GraphState>>& graph_passes() {
        [](GraphState& s) { s.graph = select_outputs(std::move(s.graph), s.spec); }},
       {"rewrite", "replaces layers that the plan rewrites by one op each", rewrite},
       {"classify_loss", "finds whether the loss is a mean or a sum over samples, and averages its divisors", classify_loss},
+      {"widen_loss", "computes a loss of 16 bits in float32", widen},
       {"scale_loss", "multiplies the gradient of the loss by the loss scale", scale},
       {"autocast", "inserts casts for the plan's precision", insert_casts},
       {"round_to_fp8", "rounds the operands of products to eight bits", round_operands},

@@ -1,5 +1,6 @@
 // half over real processes: the shipped strategy, contents of checkpoints and exports, resuming.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/command/job.h"
@@ -20,6 +21,28 @@ const std::string kMasters = "{ dtype = \"bf16\" }",
                   kAlone = "{ dtype = \"bf16\", masters = false }";
 
 }  // namespace
+
+TEST_CASE("a model in bfloat16 reports losses of float32, over microbatches and ranks") {
+  const TrainingJob job;
+  const std::string low =
+      "--overwrite --set model.dtype=bfloat16 --set train.validate_every=4 --nproc ";
+  std::vector<double> losses;
+  for (const std::string more :
+       {"1", "1 --set batch.micro=2", "2", "2 --strategy pipeline_parallel"}) {
+    INFO(more);
+    job.good("train", low + more);
+    const auto found = job.losses();
+    REQUIRE(found.size() == 4);
+    if (losses.empty()) losses = found;
+    for (size_t i = 0; i < found.size(); ++i) {
+      CHECK(found[i] == Approx(losses[i]).margin(1e-3));
+      // In bfloat16 a loss between 4 and 8 is a multiple of 1/32.
+      CHECK(32 * found[i] != std::round(32 * found[i]));
+    }
+    const double validation = job.metrics()[3]["val_loss"];
+    CHECK(32 * validation != std::round(32 * validation));
+  }
+}
 
 TEST_CASE("the shipped strategy half trains, checks and explains itself") {
   const TrainingJob job;
