@@ -33,7 +33,7 @@ std::vector<std::vector<std::string>> default_charts(const std::vector<Run>& run
   const auto known = all_names(runs);
   std::vector<std::vector<std::string>> charts;
   for (const auto& columns : std::vector<std::vector<std::string>>{
-           {"loss", "val_loss"}, {"lr"}, {"grad_norm"}, {"tokens_per_s"}, {"step_s"}}) {
+           {"loss", "val_loss"}, {"lr"}, {"grad_norm"}, {"tokens_per_s"}, {"mfu"}, {"step_s"}}) {
     auto found = columns;
     std::erase_if(found,
                   [&](const auto& name) { return std::ranges::find(known, name) == known.end(); });

@@ -18,8 +18,8 @@ struct Run {
 };
 
 struct PlotOptions {
-  // The columns of each chart; empty: loss with validation loss, rate, norm of the gradients, and
-  // speed, as far as the runs have them.
+  // The columns of each chart; empty: loss with validation loss, rate, norm of the gradients, speed
+  // and MFU, as far as the runs have them.
   std::vector<std::vector<std::string>> charts;
   std::string x = "step";  // "step", "samples", "tokens" or "seconds": sums up to each step
   bool logarithmic = false;

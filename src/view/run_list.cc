@@ -9,10 +9,12 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/text/bytes.h"
 #include "base/text/toml.h"
 #include "base/text/utf8.h"
 #include "plan/diff.h"
 #include "plan/plan.h"
+#include "view/trace_times.h"
 
 namespace perigee::view {
 namespace {
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kLogBytes = 64 << 10;
+constexpr int64_t kMostTraceBytes = 128 << 20;  // of a trace that is shown
 
 bool is_run(const fs::path& folder) {
   std::error_code ignored;
@@ -69,6 +72,21 @@ std::map<std::string, std::string> keys_of(const fs::path& job) {
   return keys;
 }
 
+// Returns {"kinds", "ranks"}; null where the file is not there or is damaged.
+json memory_kinds_of(const fs::path& path) {
+  auto memory = json::parse(text_of(path), nullptr, /*allow_exceptions=*/false);
+  const auto is_list = [&](const char* key) {
+    return memory.is_object() && memory.contains(key) && memory[key].is_array();
+  };
+  if (!is_list("kinds") || !is_list("ranks")) return nullptr;
+  for (const auto& rank : memory["ranks"]) {
+    if (!rank.is_array() || rank.size() != memory["kinds"].size()) return nullptr;
+    if (!std::ranges::all_of(rank, [](const auto& bytes) { return bytes.is_number(); }))
+      return nullptr;
+  }
+  return memory;
+}
+
 json last_of(const Metrics& metrics, std::string_view name) {
   const auto* values = metrics.find(name);
   if (!values) return nullptr;
@@ -93,6 +111,32 @@ std::string state_of(const fs::path& folder, const Metrics& metrics) {
 }
 
 }  // namespace
+
+struct RunList::Trace {
+  std::pair<int64_t, fs::file_time_type> version{-1, {}};  // bytes and time of the file
+  json times;
+
+  const json& read(const fs::path& path) {
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error) return times = nullptr;
+    const std::pair now{static_cast<int64_t>(bytes), fs::last_write_time(path, error)};
+    if (error || now == version) return times;
+    version = now;
+    if (now.first > kMostTraceBytes) {
+      return times = {{"error", fmt::format("trace.json has {}, and this page reads {}: "
+                                            "ui.perfetto.dev shows it",
+                                            bytes_text(double(now.first)),
+                                            bytes_text(double(kMostTraceBytes)))}};
+    }
+    try {
+      times = trace_times(text_of(path));
+    } catch (const Error& refused) {
+      times = {{"error", refused.what()}};
+    }
+    return times;
+  }
+};
 
 RunList::RunList(std::vector<std::string> paths) : paths_(std::move(paths)) {
   for (const auto& path : paths_) {
@@ -132,8 +176,9 @@ void RunList::add(const std::string& folder) {
     return std::ranges::any_of(entries_, [&](const Entry& e) { return e.name == wanted; });
   };
   if (is_taken(name)) name = where;
-  entries_.push_back(
-      {name, where, std::make_shared<Metrics>((fs::path(where) / "metrics.jsonl").string())});
+  entries_.push_back({name, where,
+                      std::make_shared<Metrics>((fs::path(where) / "metrics.jsonl").string()),
+                      std::make_shared<Trace>()});
 }
 
 const RunList::Entry& RunList::entry(std::string_view name) const {
@@ -163,6 +208,7 @@ json RunList::overview() const {
              {"loss", last_of(metrics, "loss")},
              {"val_loss", last_of(metrics, "val_loss")},
              {"tokens_per_s", last_of(metrics, "tokens_per_s")},
+             {"mfu", last_of(metrics, "mfu")},
              {"seconds", seconds}});
   }
   std::ranges::stable_sort(runs, {}, [](const auto& run) { return run.first; });
@@ -188,19 +234,25 @@ json RunList::details(std::string_view name) const {
       decisions.push_back({{"by", "plan"}, {"sentence", error.what()}});
     }
   }
-  auto memory = json::array();
-  for (int64_t rank = 0;; ++rank) {
-    const auto column = "peak_bytes[" + std::to_string(rank) + "]";
-    if (!found.metrics->find(column)) break;
-    memory.push_back(last_of(*found.metrics, column));
-  }
+  const auto of_ranks = [&](const std::string& key) {
+    auto list = json::array();
+    for (int64_t rank = 0;; ++rank) {
+      const auto column = key + "[" + std::to_string(rank) + "]";
+      if (!found.metrics->find(column)) return list;
+      list.push_back(last_of(*found.metrics, column));
+    }
+  };
   return {{"name", found.name},
           {"folder", found.folder},
           {"job", text_of(folder / "job.toml")},
           {"decisions", decisions},
           {"plan", plan},
           {"log", text_of(folder / "log.txt", kLogBytes)},
-          {"memory", memory},
+          {"memory", of_ranks("peak_bytes")},
+          {"compute_s", of_ranks("compute_s")},
+          {"wait_s", of_ranks("wait_s")},
+          {"memory_kinds", memory_kinds_of(folder / "memory.json")},
+          {"trace", found.trace->read(folder / "trace.json")},
           {"summary", found.metrics->summary()}};
 }
 

@@ -22,12 +22,14 @@ class RunList {
 
   // Returns for each run, the one with the newest metrics first: `name`, unique in the list;
   // `folder`; `steps`, the last step, and `of`, the job's number of steps; the newest `loss`,
-  // `val_loss` and `tokens_per_s`; `seconds` spent in steps; `state`: "running", "finished" or
+  // `val_loss`, `tokens_per_s` and `mfu`; `seconds` spent in steps; `state`: "running", "finished" or
   // "stopped" (no step for a minute and 20 times the last one's time). Unknown values are null.
   nlohmann::json overview() const;
 
-  // Returns the job, the plan's decisions, the last bytes of the log, the last step's memory of each
-  // rank and the summary. Throws Error for a name that no run has, as the functions below.
+  // Returns the job, the plan's decisions, the last bytes of the log, the last step's memory
+  // and seconds of each rank, the summary, the predicted memory by kind (memory.json, null without it) and the times of the
+  // traced step (trace_times; null without trace.json, {"error"} where that cannot be shown). Throws
+  // Error for a name that no run has, as the functions below.
   nlohmann::json details(std::string_view name) const;
 
   // Returns the charts of these runs.
@@ -39,9 +41,11 @@ class RunList {
   nlohmann::json differences(std::string_view a, std::string_view b) const;
 
  private:
+  struct Trace;  // the times of trace.json as it was when they were read
   struct Entry {
     std::string name, folder;
     std::shared_ptr<Metrics> metrics;
+    std::shared_ptr<Trace> trace;
   };
 
   void add(const std::string& folder);

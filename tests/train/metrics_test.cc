@@ -54,11 +54,12 @@ TEST_CASE("a step's metrics are one line of JSON with 17 digits") {
         "{\"step\":1,\"loss\":4.25,\"lr\":1.5e-05,\"grad_norm\":0.10000000000000001,\"samples\":32,"
         "\"tokens\":8192,\"step_s\":0.5,\"tokens_per_s\":16384,\"peak_bytes\":[100,200]}");
   auto metrics = at_step(2);
+  metrics.mfu = 0.5;
   metrics.val_loss = 2;
   metrics.loss_scale = 65536;
   metrics.skipped = true;
   CHECK_THAT(to_json(metrics),
-             Catch::EndsWith(",\"val_loss\":2,\"loss_scale\":65536,\"skipped\":true}"));
+             Catch::EndsWith(",\"mfu\":0.5,\"val_loss\":2,\"loss_scale\":65536,\"skipped\":true}"));
 }
 
 TEST_CASE("a bad step's metrics name its reason and samples, and ranks their seconds") {

@@ -113,6 +113,7 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
   if (task.open_log) task.open_log(folder.file("log.txt"));
   folder.write_job(given);
   folder.write_plan(plan::print(blueprint.plan));
+  folder.write_memory(session.memory);
   if (!given.data.files.empty()) folder.write_data(data::record_files(given.data.files));
   const auto world = session.communicator->world();
   const auto microbatches = blueprint.plan.microbatches;
@@ -229,7 +230,9 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   source.reset();
   if (task.trace) {
     trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
-      if (root) task.trace(trace);
+      if (!root) return;
+      folder->write_trace(trace);
+      task.trace(trace);
     });
   }
 
@@ -253,7 +256,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   const auto buckets = observed ? compile::bucket_names(trainer.executor().program())
                                 : std::map<compile::ValueId, compile::BucketNames>();
   trainer.executor().record(observed);
-  hooks.report = [&](const StepMetrics& step) {
+  // Of steps of one second.
+  const auto mfu = root ? mfu_of(shared.training, shared.plan, job, task.runtime_folder, 1)
+                        : std::nullopt;
+  hooks.report = [&](const StepMetrics& of_loop) {
+    auto step = of_loop;
+    if (mfu && step.step_s > 0) step.mfu = *mfu / step.step_s;
     output->metrics.write(step);
     if (output->events) output->events->add(step.step, scalars_of(step));
     output->progress.step(step);

@@ -91,6 +91,7 @@ std::string to_json(const StepMetrics& m) {
       "\"step_s\":{},\"tokens_per_s\":{},\"peak_bytes\":{}",
       m.step, number(m.loss), number(m.lr), number(m.grad_norm), m.samples, m.tokens,
       number(m.step_s), number(m.tokens_per_s), list(m.peak_bytes));
+  if (m.mfu) line += ",\"mfu\":" + number(*m.mfu);
   if (m.val_loss) line += ",\"val_loss\":" + number(*m.val_loss);
   if (m.checkpoint_s) line += ",\"checkpoint_s\":" + number(*m.checkpoint_s);
   if (m.loss_scale) line += ",\"loss_scale\":" + number(*m.loss_scale);

@@ -22,6 +22,7 @@ struct StepMetrics {
   int64_t tokens = 0;    // of this step; 0 where samples have none
   double step_s = 0;
   double tokens_per_s = 0;
+  std::optional<double> mfu;        // absent: the devices' peak is unknown
   std::vector<int64_t> peak_bytes;  // per rank
   std::optional<double> val_loss;
   std::optional<double> checkpoint_s;  // for which a checkpoint kept rank 0 from going on

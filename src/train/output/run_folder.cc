@@ -30,7 +30,9 @@ constexpr const char* kJob = "job.toml";
 constexpr const char* kRootJob = "/job.toml";
 constexpr const char* kPlan = "plan.json";
 constexpr const char* kData = "data.json";
-constexpr const char* kFiles[] = {kJob, kPlan, kData, "log.txt", kMetrics};
+constexpr const char* kMemory = "memory.json";
+constexpr const char* kTrace = "trace.json";
+constexpr const char* kFiles[] = {kJob, kPlan, kData, kMemory, kTrace, "log.txt", kMetrics};
 constexpr const char* kLock = ".lock";
 
 // The metrics of a run that went on from an earlier step, as they were.
@@ -281,6 +283,10 @@ void RunFolder::write_plan(std::string_view text) const {
   write_durably(file(kPlan), text);
   if (is_remote()) write_copy(kPlan, text);
 }
+
+void RunFolder::write_memory(std::string_view text) const { write_durably(file(kMemory), text); }
+
+void RunFolder::write_trace(std::string_view text) const { write_durably(file(kTrace), text); }
 
 void RunFolder::write_copy(const char* name, std::string_view text) const {
   checkpoint::open_target(store_)->put(checkpoint::inside(store_, name), text);

@@ -1,5 +1,5 @@
-// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json, data.json,
-// log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
+// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json, data.json, memory.json,
+// trace.json, log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
 // service, beside copies of job.toml and plan.json: a run is resumed from there on any host.
 #pragma once
 
@@ -68,6 +68,9 @@ class RunFolder {
   void write_job(const job::Job& job) const;
   void write_plan(std::string_view text) const;
   void write_data(std::string_view text) const;
+  // Write memory.json (memory_json) and trace.json, which only pages about the run read.
+  void write_memory(std::string_view text) const;
+  void write_trace(std::string_view text) const;
 
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);

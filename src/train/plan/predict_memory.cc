@@ -1,10 +1,12 @@
 #include "train/plan/predict_memory.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
 #include "checkpoint/holdings.h"
+#include "simulate/memory_kinds.h"
 #include "train/step/step_spec.h"
 
 namespace perigee::train {
@@ -44,6 +46,19 @@ compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job
   plan.prediction.step_seconds = before.step_seconds;
   plan.prediction.measured_share = before.measured_share;
   return programs;
+}
+
+std::string memory_json(const compile::Programs& programs) {
+  std::vector<std::vector<double>> of_program, of_rank(programs.ranks.size());
+  for (const auto& program : programs.programs) {
+    auto& bytes = of_program.emplace_back();
+    for (const auto& kind : simulate::memory_by_kind(program)) bytes.push_back(kind.bytes);
+  }
+  for (size_t position = 0; position < programs.ranks.size(); ++position) {
+    of_rank[static_cast<size_t>(programs.ranks[position])] =
+        of_program[static_cast<size_t>(programs.program[position])];
+  }
+  return nlohmann::json{{"kinds", simulate::memory_kinds()}, {"ranks", of_rank}}.dump() + "\n";
 }
 
 bool copies_checkpoints(const job::Job& job) {

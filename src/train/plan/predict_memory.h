@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "compile/compile.h"
@@ -18,6 +19,10 @@ namespace perigee::train {
 // Returns the programs of all ranks.
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces);
+
+// Returns the predicted peak memory of each rank by purpose (simulate/memory_kinds.h), as JSON:
+// {"kinds": [NAME, ...], "ranks": [[BYTES, ...], ...]}, by rank.
+std::string memory_json(const compile::Programs& programs);
 
 // Returns the bytes of each rank's copy of a checkpoint that is written while the job goes on;
 // empty where the job writes none before its last step.

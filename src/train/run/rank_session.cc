@@ -89,6 +89,7 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
                           session.connection.local_ranks);
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
                                            task.runtime_folder);
+    session.memory = memory_json(programs);
     session.checkpoint_bytes = checkpoint_copies(programs, blueprint.plan, blueprint.training,
                                                  planned.job);
     check_memory_here(planned, blueprint.plan, session.connection.local_ranks,

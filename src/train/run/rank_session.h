@@ -36,6 +36,7 @@ struct RankSession {
   Blueprint blueprint;
   std::optional<StepPrediction> step_prediction;  // on rank 0
   std::vector<int64_t> checkpoint_bytes;          // on rank 0: checkpoint_copies
+  std::string memory;                             // on rank 0: memory_json
   std::unique_ptr<RankTrainer> trainer;
   std::unique_ptr<Generator> generator;  // of commands that generate text
 };

@@ -57,15 +57,28 @@ struct Runs {
       folder.write("runs/" + name + "/log.txt", "a line of <b>" + name + "</b>\n");
     }
     metrics = folder.write("runs/a/metrics.jsonl", "");
+    folder.write("runs/a/memory.json",
+                 "{\"kinds\":[\"parameters\",\"gradients\"],\"ranks\":[[700,300],[700,0]]}\n");
+    folder.write(
+        "runs/a/trace.json",
+        "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"aten::mm\",\"pid\":0,\"tid\":0,\"ts\":0,"
+        "\"dur\":3000},{\"ph\":\"X\",\"name\":\"all_reduce\",\"pid\":0,\"tid\":1,\"ts\":3000,"
+        "\"dur\":1000}]}\n");
+    folder.write("runs/b/trace.json", "{\"traceEvents\":[");  // cut short
     folder.write("runs/b/metrics.jsonl",
                  "{\"step\":1,\"loss\":7,\"step_s\":1,\"peak_bytes\":[3]}\n"
                  "{\"summary\":{\"steps\":1}}\n");
     step(1, 5.5);
   }
   void step(int step, double loss) const {
-    std::ofstream(metrics, std::ios::app)
-        << json{{"step", step}, {"loss", loss}, {"step_s", 0.5}, {"peak_bytes", {1 << 20, 2 << 20}}}
-        << "\n";
+    std::ofstream(metrics, std::ios::app) << json{{"step", step},
+                                                  {"loss", loss},
+                                                  {"step_s", 0.5},
+                                                  {"mfu", 0.25},
+                                                  {"compute_s", {0.4, 0.5}},
+                                                  {"wait_s", {0.1, 0}},
+                                                  {"peak_bytes", {1 << 20, 2 << 20}}}
+                                          << "\n";
   }
   std::string path() const { return folder / "runs"; }
 };
@@ -109,10 +122,24 @@ TEST_CASE("watch lists runs, follows their steps and shows charts, details and d
     a = run_named(json::parse(get("/api/runs")), "a");
   }
   CHECK(a["loss"] == 4.5);
+  CHECK(a["mfu"] == 0.25);
   CHECK_THAT(get("/api/charts.svg?run=a&run=b&chart=loss&x=seconds&log=1"),
              Catch::StartsWith("<svg ") && Contains(">a<") && Contains(">seconds<"));
   const auto details = json::parse(get("/api/run?name=a"));
   CHECK(details["memory"] == json{1 << 20, 2 << 20});
+  CHECK(details["memory_kinds"]["ranks"] == json{{700, 300}, {700, 0}});
+  CHECK(details["compute_s"] == json{0.4, 0.5});
+  CHECK(details["wait_s"] == json{0.1, 0});
+  CHECK(details["trace"]["seconds"].get<double>() == Approx(4e-3));
+  CHECK(details["trace"]["ranks"][0]["exposed"].get<double>() == Approx(1e-3));
+  const auto b = json::parse(get("/api/run?name=b"));
+  CHECK(b["memory_kinds"].is_null());
+  CHECK_THAT(b["trace"]["error"].get<std::string>(), Contains("[trace]"));
+  // A trace that is written anew is read anew.
+  runs.folder.write("runs/a/trace.json",
+                    "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"aten::mm\",\"pid\":0,\"tid\":0,"
+                    "\"ts\":0,\"dur\":7000}]}\n");
+  CHECK(json::parse(get("/api/run?name=a"))["trace"]["seconds"].get<double>() == Approx(7e-3));
   CHECK(details["log"] == "a line of <b>a</b>\n");
   const auto differences = json::parse(get("/api/differences?a=a&b=b"))["job"];
   CHECK(differences == json{{{"key", "optimizer.lr"}, {"a", "0.1"}, {"b", "0.2"}}});
@@ -177,14 +204,24 @@ TEST_CASE("a browser shows the page with its runs and charts") {
   const Runs runs;
   const Watch watch(runs.path());
   const Folder folder;
-  Process process({browser, "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-                   "--user-data-dir=" + (folder / "browser"), "--window-size=1280,1000",
-                   "--virtual-time-budget=10000", "--dump-dom",
-                   "http://127.0.0.1:" + std::to_string(watch.port) + "/"});
-  const auto page = process.wait().out;
+  const auto shown = [&](const std::string& query) {
+    Process process({browser, "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                     "--user-data-dir=" + (folder / "browser"), "--window-size=1280,1000",
+                     "--virtual-time-budget=10000", "--dump-dom",
+                     "http://127.0.0.1:" + std::to_string(watch.port) + "/" + query});
+    return process.wait().out;
+  };
+  const auto page = shown("");
   INFO(page);
   CHECK_THAT(page, Contains("step 1 of 10 · loss 5.5"));
   CHECK_THAT(page, Contains("<path class=\"line\""));
   CHECK_THAT(page, Contains(">decision<") || Contains("This run has no plan yet."));
   CHECK_THAT(page, Contains("<div id=\"problem\" role=\"status\"></div>"));
+  CHECK_THAT(page, Contains("MFU 25%") && Contains("data-theme=\"system\""));
+  const auto time = shown("?theme=dark#time");
+  CHECK_THAT(time, Contains("data-theme=\"dark\"") && Contains("3 ms, 75%") &&
+                       Contains("1 ms, 25%") && Contains(">communication<") &&
+                       Contains("<td>400 ms</td>"));
+  CHECK_THAT(shown("#memory"), Contains("title=\"parameters: ") && Contains(">gradients<") &&
+                                   Contains("<td>2 MiB</td>"));
 }

@@ -461,6 +461,12 @@ TEST_CASE("train ends with a table of its results, in a pipe and in a terminal")
       REQUIRE(at != std::string::npos);
     }
   }
+  CHECK(read(job.output() + "/trace.json") == read(job.folder() / "t.json"));
+  // The kinds of memory add up to the predicted peak.
+  const auto memory = json::parse(read(job.output() + "/memory.json"));
+  int64_t bytes = 0;
+  for (const double of_kind : memory["ranks"][0]) bytes += static_cast<int64_t>(of_kind);
+  CHECK(bytes == job.metrics().back()["summary"]["predicted_peak_bytes"][0]);
   CHECK_THAT(piped, !Contains("\x1b") && Contains(" after step 4\n") && Contains(" counted, "));
 }
 
