@@ -146,6 +146,21 @@ TEST_CASE("a step goes on while its checkpoint is written, and the checkpoint ha
   }
 }
 
+TEST_CASE("each rank is told how many of its tensors are written") {
+  Folder folder;
+  std::atomic<int> told = 0;
+  run_with(20, [&](exec::Communicator& rank, const job::Job& job) {
+    Half half(rank.rank());
+    CheckpointOptions options{.run = folder.path(), .plan_hash = "plan"};
+    options.written = [&](int64_t part, int64_t all) { told += part == 0 && all == 1 ? 1 : 100; };
+    Checkpoints checkpoints(rank, job, options, half.pieces());
+    half.step();
+    checkpoints.begin(1, "{}", /*copies=*/false);
+    checkpoints.wait();
+  });
+  CHECK(told == kRanks);
+}
+
 TEST_CASE("a checkpoint waits for the one before, and the last one is waited for") {
   Folder folder;
   std::mutex mutex;

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "base/fail.h"
+#include "base/log_format.h"
+#include "base/terminal/phases.h"
 #include "checkpoint/checkpoint.h"
 #include "text/documents/end_of_text.h"
 #include "text/tokenizer.h"
@@ -60,6 +62,8 @@ HeldOut count_held_out(const job::Job& job, data::Validation& validation, int64_
 std::string evaluate_job(const Task& task, RankSession& session, const std::string& checkpoint) {
   const auto folder = checkpoint::find_checkpoint(checkpoint.empty() ? checkpoint_run(task.job)
                                                                      : checkpoint);
+  log::Phases phases(session.communicator->rank() == 0 && session.job.train.progress);
+  phases.begin("planning");
   std::shared_ptr<const ModelSource> source;
   const auto& shared = plan_session(task, session, "", source);
   require_document_inputs(session.job, shared.training);
@@ -67,7 +71,10 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
                                                   session.traces);
   auto& trainer = *session.trainer;
   const checkpoint::Checkpoint from(folder);
-  trainer.load(from);
+  phases.begin(fmt::format("loading {}", folder));
+  const auto show = [&](int64_t done, int64_t all) { phases.done(done, all); };
+  trainer.load(from, show);
+  phases.begin("reading the held-out samples");
   auto division = data::division_of(shared.plan);
   division.warn = session.communicator->rank() == 0;
   auto data = data::open_data(session.job, division, id_limit(shared.training));
@@ -77,7 +84,8 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
          "it",
          session.job.data.validation);
   }
-  const auto loss = validate(trainer, session.job, data.validation);
+  phases.begin("evaluating");
+  const auto loss = validate(trainer, session.job, data.validation, show);
   const auto batches = std::min(data.validation.batches, session.job.train.validate_batches);
   nlohmann::json report{{"checkpoint", from.folder()},
                         {"step", from.info().step},

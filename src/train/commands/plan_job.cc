@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/terminal/phases.h"
 #include "compile/compile.h"
 #include "search/stages/describe_stages.h"
 #include "simulate/report.h"
@@ -28,6 +29,8 @@ Task with_completed_job(const Task& task) {
 }  // namespace
 
 PlanResult plan_job(const Task& task) {
+  log::Phases phases(task.job.train.progress);
+  phases.begin("planning");
   auto planned = plan_task(with_completed_job(task), /*plan_text=*/"",
                            /*for_described_cluster=*/true);
   if (!planned.predicted) predict_recorded(planned, planned.job, task.runtime_folder);
@@ -37,6 +40,8 @@ PlanResult plan_job(const Task& task) {
 }
 
 SimulateResult simulate_job(const Task& task) {
+  log::Phases phases(task.job.train.progress);
+  phases.begin("planning");
   const auto completed_task = with_completed_job(task);
   const auto& job = completed_task.job;
   auto planned = plan_task(completed_task, /*plan_text=*/"", /*for_described_cluster=*/true);

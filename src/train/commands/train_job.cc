@@ -273,6 +273,11 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     return checkpoints.begin(step, of_loop, /*copies=*/!last);
   };
   hooks.between_checkpoints = [&] { checkpoints.poll(); };
+  hooks.validating = [&](int64_t done, int64_t all) {
+    if (done == 0) phases.begin("validating");
+    if (done < all) return phases.done(done, all);
+    phases.end();
+  };
   hooks.complete_checkpoint = [&] { checkpoints.wait(); };
   const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
                                hooks, state);

@@ -110,10 +110,15 @@ struct StepRunner {
 
 }  // namespace
 
-double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation) {
+double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation,
+                const RankTrainer::Done& done) {
   const auto batches = std::min(validation.batches, job.train.validate_batches);
   double sum = 0;
-  for (int64_t i = 1; i <= batches; ++i) sum += trainer.evaluate(i, *validation.data).loss;
+  for (int64_t i = 1; i <= batches; ++i) {
+    done(i - 1, batches);
+    sum += trainer.evaluate(i, *validation.data).loss;
+  }
+  done(batches, batches);
   trainer.end_evaluation();
   return sum / double(batches);
 }
@@ -175,7 +180,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
       return every > 0 && (step % every == 0 || step == steps);
     };
     if (!judgement.ends && due(job.train.validate_every) && validation.batches > 0) {
-      metrics.val_loss = validate(trainer, job, validation);
+      metrics.val_loss = validate(trainer, job, validation, hooks.validating);
       is_best = best.add(step, *metrics.val_loss);
     }
     const bool changes = !job.train.forward_only;

@@ -30,6 +30,8 @@ struct LoopHooks {
       [](int64_t, const std::string&, bool) { return 0.0; };
   // Every rank, after a step without a checkpoint.
   std::function<void()> between_checkpoints = [] {};
+  // Every rank, in a validation: how many of all batches are done.
+  RankTrainer::Done validating = [](int64_t, int64_t) {};
   // Every rank, before the loop ends with an error that all ranks have.
   std::function<void()> complete_checkpoint = [] {};
 };
@@ -54,7 +56,10 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
                     int64_t first, DataSource& data, data::Validation& validation,
                     const LoopHooks& hooks, const std::string& state = "{}");
 
-// Returns the mean loss over the held-out batches (at most job.train.validate_batches).
-double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation);
+// Returns the mean loss over the held-out batches (at most job.train.validate_batches). `done` is
+// told how many of all are done, from 0 to all of them.
+double validate(
+    RankTrainer& trainer, const job::Job& job, data::Validation& validation,
+    const RankTrainer::Done& done = [](int64_t, int64_t) {});
 
 }  // namespace perigee::train

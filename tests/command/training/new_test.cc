@@ -113,7 +113,7 @@ TEST_CASE("the phases of a start are shown on a terminal") {
   size_t at = 0;
   for (const std::string phase :
        {"planning ...", "compiling", "tokenizing", "initialising the weights [", "step 2/2",
-        "step 2/2 [\x1b[32m==", "saving the last checkpoint [", "\nloss ", "\npeak memory "}) {
+        "step 2/2 [\x1b[32m==", "saving the last checkpoint", "\nloss ", "\npeak memory "}) {
     INFO(phase << "\n" << ran.err);
     at = ran.err.find(phase, at);
     REQUIRE(at != std::string::npos);

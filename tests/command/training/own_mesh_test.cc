@@ -59,6 +59,15 @@ TEST_CASE("a strategy function that leaves the mesh open has one rank on a CPU")
   CHECK_THAT(ran.err, Contains(", 1 rank, "));
 }
 
+TEST_CASE(
+    "a strategy function takes the host's devices where its mesh allows, else its own number") {
+  const TrainingJob job;
+  const std::string three = "--set batch.global=6 --set cluster.devices=\"0,1,2\" --strategy ";
+  CHECK_THAT(job.good("train", three + script_with(job, "")).err, Contains(", 3 ranks, "));
+  CHECK_THAT(job.good("train", "--overwrite " + three + script_with(job, "{ 'tensor', 2 }")).err,
+             Contains(", 2 ranks, "));
+}
+
 TEST_CASE("a strategy function that fails says so once, before a run begins") {
   const TrainingJob job;
   const auto error = job.refused("train",

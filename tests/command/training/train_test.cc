@@ -470,6 +470,23 @@ TEST_CASE("train ends with a table of its results, in a pipe and in a terminal")
   CHECK_THAT(piped, !Contains("\x1b") && Contains(" after step 4\n") && Contains(" counted, "));
 }
 
+TEST_CASE("evaluate and plan show on a terminal what they do, and only there") {
+  const TrainingJob job;
+  job.good("train", "--set train.validate_every=2");
+  auto how = job.how();
+  how.columns = 80;
+  const auto evaluated = Process(job.words("evaluate"), how).wait();
+  REQUIRE(evaluated.status == 0);
+  CHECK_THAT(evaluated.err, Contains("planning ...") && Contains("checkpoints/step-4 [") &&
+                                Contains("evaluating ["));
+  CHECK(job.good("evaluate").err.empty());
+  const auto planned = Process(job.words("plan", "-o " + (job.folder() / "plan.json")), how).wait();
+  CHECK_THAT(planned.err, Contains("planning ...\r\x1b[K"));
+  const auto trained =
+      Process(job.words("train", "--overwrite --set train.validate_every=2"), how).wait();
+  CHECK_THAT(trained.err, Contains("validating ["));
+}
+
 TEST_CASE("a closed standard error does not stop a run") {
   const TrainingJob job;
   auto how = job.how();
