@@ -34,15 +34,17 @@ function(perigee_fuzzer name)
   target_link_libraries(fuzz_${name} PRIVATE fuzzed_main ${ARGN} fuzzed_base)
 endfunction()
 
-perigee_fuzzed(base SOURCES src/base/error.cc src/base/log.cc src/base/log_once.cc src/base/files/*.cc src/base/text/*.cc
+perigee_fuzzed(base SOURCES src/base/error.cc src/base/first_error.cc src/base/log.cc src/base/terminal/*.cc src/base/log_once.cc src/base/files/*.cc src/base/text/*.cc
   src/base/network/store_message.cc src/base/network/store_requests.cc src/base/network/store_table.cc)
 perigee_fuzzed(main SOURCES tests/fuzz/target.cc tests/fuzz/programs/program_fuzzer.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(graph SOURCES src/graph/*.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(job SOURCES src/job/*.cc src/optim/*.cc src/mesh/*.cc src/text/documents/line_template.cc LIBRARIES fuzzed_graph)
 perigee_fuzzed(plan SOURCES src/plan/*.cc LIBRARIES fuzzed_job)
 perigee_fuzzed(problem SOURCES src/solve/parse.cc src/solve/problem.cc LIBRARIES fuzzed_base)
-perigee_fuzzed(cluster SOURCES src/cost/cluster.cc LIBRARIES fuzzed_graph)
-perigee_fuzzed(checkpoint SOURCES src/checkpoint/checkpoint.cc src/checkpoint/read.cc src/checkpoint/safetensors.cc LIBRARIES fuzzed_job)
+perigee_fuzzed(cluster SOURCES src/cost/cluster.cc src/cost/cpu_links.cc LIBRARIES fuzzed_graph)
+perigee_fuzzed(checkpoint SOURCES src/checkpoint/blocks.cc src/checkpoint/checkpoint.cc src/checkpoint/checksum.cc
+  src/checkpoint/folder_target.cc src/checkpoint/read.cc src/checkpoint/safetensors.cc src/checkpoint/stored_file.cc
+  src/checkpoint/target.cc src/base/plugin.cc LIBRARIES fuzzed_job)
 perigee_fuzzed(data SOURCES src/data/token_files.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(tokenizer SOURCES src/text/sentencepiece/*.cc tests/fuzz/programs/program_tokenizer.cc LIBRARIES dep::sentencepiece fuzzed_base)
 perigee_fuzzed(tokenizers SOURCES src/text/tokenizers/*.cc tests/fuzz/programs/program_tokenizer.cc LIBRARIES dep::pcre2 dep::utf8proc fuzzed_base)

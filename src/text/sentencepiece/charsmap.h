@@ -1,5 +1,5 @@
-// The table of replacements in a SentencePiece model, which the library reads without looking at its
-// bounds.
+// The table of replacements in a SentencePiece model: the library reads it without looking at the
+// table's bounds.
 #pragma once
 
 #include <string>
