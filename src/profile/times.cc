@@ -70,11 +70,16 @@ bool TimeDatabase::knows(const std::string& instance) {
   return look_up(instance, together_).has_value();
 }
 
+Database::Key TimeDatabase::key_of(cost::CollectiveKind kind, int64_t ranks) const {
+  const auto content = content_of(kind, ranks);
+  return {"collective", device_, carrier_.empty() ? content : content + " over " + carrier_};
+}
+
 const TimeDatabase::Collective& TimeDatabase::find(cost::CollectiveKind kind, int64_t ranks) {
   const auto [entry, added] = collectives_.try_emplace({kind, ranks});
   auto& [points, line] = entry->second;
   if (!added) return entry->second;
-  const auto text = database_.find({"collective", device_, content_of(kind, ranks)});
+  const auto text = database_.find(key_of(kind, ranks));
   if (!text) return entry->second;
   const auto json = Json::parse(*text, nullptr, false);
   const auto latency = number(json, "latency"), per_byte = number(json, "per_byte");
@@ -122,11 +127,11 @@ void TimeDatabase::put(cost::CollectiveKind kind, int64_t ranks, const Points& p
     list.push_back(
         {{"bytes", bytes}, {"seconds", measured.seconds}, {"interval", measured.interval}});
   }
-  database_.put({"collective", device_, content_of(kind, ranks)}, Json{{"latency", line.latency},
-                                                                       {"per_byte", line.per_byte},
-                                                                       {"interval", line.interval},
-                                                                       {"points", std::move(list)}}
-                                                                      .dump());
+  database_.put(key_of(kind, ranks), Json{{"latency", line.latency},
+                                          {"per_byte", line.per_byte},
+                                          {"interval", line.interval},
+                                          {"points", std::move(list)}}
+                                         .dump());
   collectives_[{kind, ranks}] = {std::move(all), line};
 }
 

@@ -17,9 +17,14 @@ namespace perigee::profile {
 class TimeDatabase : public cost::Measurements {
  public:
   // Keeps `database` by reference. `together`: number of ranks that run ops concurrently and share
-  // a CPU's memory and caches; 1 where each rank has a device of its own.
-  TimeDatabase(Database& database, std::string device, int64_t together = 1)
-      : database_(database), device_(std::move(device)), together_(together) {}
+  // a CPU's memory and caches; 1 where each rank has a device of its own. `carrier`: of
+  // collectives, if it is not the device's usual one; their times are kept apart.
+  TimeDatabase(Database& database, std::string device, int64_t together = 1,
+               std::string carrier = "")
+      : database_(database),
+        device_(std::move(device)),
+        together_(together),
+        carrier_(std::move(carrier)) {}
 
   // Returns the seconds measured with `together` concurrent ranks, else with half as many, and so
   // on, else with more.
@@ -45,12 +50,14 @@ class TimeDatabase : public cost::Measurements {
     Line line;
   };
   const Collective& find(cost::CollectiveKind kind, int64_t ranks);
+  Database::Key key_of(cost::CollectiveKind kind, int64_t ranks) const;
   Database::Key key_of(const std::string& instance, int64_t together) const;
   std::optional<double> look_up(const std::string& instance, int64_t together);
 
   Database& database_;
   std::string device_;
   int64_t together_;
+  std::string carrier_;
   std::map<std::string, std::optional<double>> ops_;
   std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
 };

@@ -71,6 +71,21 @@ TEST_CASE("a collective's line is fitted to small sizes as well as large ones") 
   CHECK(odd.latency > 0);
 }
 
+TEST_CASE("collectives of two carriers have times of their own") {
+  Folder folder;
+  Database database((folder.path / "profile.sqlite").string());
+  const auto all_reduce = cost::CollectiveKind::all_reduce;
+  TimeDatabase usual(database, "cpu", 2), gloo(database, "cpu", 2, "gloo");
+  usual.put(all_reduce, 2, {{8, {2e-6, 0, 1}}});
+  CHECK_FALSE(gloo.knows(all_reduce, 2, 8));
+  gloo.forget();
+  gloo.put(all_reduce, 2, {{8, {2e-4, 0, 1}}});
+  CHECK(TimeDatabase(database, "cpu", 2).collective(all_reduce, 2, 8) == 2e-6);
+  CHECK(TimeDatabase(database, "cpu", 2, "gloo").collective(all_reduce, 2, 8) == 2e-4);
+  gloo.put("mm", {0.5, 0, 1});
+  CHECK(usual.op("mm") == 0.5);
+}
+
 TEST_CASE("collectives of one size give no time for other sizes") {
   for (const double bytes : {8.0, 3e5, 1234567.0, 7e8}) {
     for (const double seconds : {3.1e-5, 7.3e-4, 0.0123}) {

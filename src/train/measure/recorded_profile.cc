@@ -28,7 +28,9 @@ class RecordedProfile::RecordedTraces : public compile::TraceSource {
 profile::TimeDatabase times_of(profile::Database& database, const exec::Device& device,
                                const job::Job& job, int64_t ranks) {
   const auto threads = static_cast<int>(job.cluster.threads);
-  return {database, profile::device_kind(device, threads), device.place().is_cpu() ? ranks : 1};
+  const bool cpu = device.place().is_cpu();
+  return {database, profile::device_kind(device, threads), cpu ? ranks : 1,
+          cpu && job.cluster.communicator == "gloo" ? "gloo" : ""};
 }
 
 namespace {
