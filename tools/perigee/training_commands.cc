@@ -57,6 +57,8 @@ void log_results(const JobOptions& options, const job::Job& trained, const std::
   const auto place = job::place_from_environment();
   if (place && place->rank != 0) return;
   const auto& output = trained.train.output;
+  std::error_code none;
+  if (!fs::exists(fs::path(output) / "metrics.jsonl", none)) return;  // on the host of rank 0
   std::vector<view::SummaryRow> rows;
   try {
     rows = view::summary_rows(output);
@@ -85,7 +87,6 @@ void log_results(const JobOptions& options, const job::Job& trained, const std::
   next("watch " + run);
   next(fmt::format("plot {} -o loss.svg", run));
   next(fmt::format("plan {} --report plan.html -o plan.json", job));
-  std::error_code none;
   if (!fs::exists(fs::path(output) / "checkpoints", none)) return;
   next(fmt::format("export {} -o weights.safetensors", run));
   const auto sources = trained.data.token_sources();
