@@ -90,7 +90,140 @@ class Search {
   const std::vector<int>& stages_;
 };
 
+class Redistribution {
+ public:
+  Redistribution(const Graph& graph, std::vector<int> parts)
+      : graph_(graph),
+        result_(graph),
+        parts_(std::move(parts)),
+        uses_(graph.values.size()),
+        moved_(graph.nodes.size(), -1),
+        dropped_(graph.nodes.size()) {
+    for (const auto& node : graph.nodes) node.each_operand([&](ValueId v) { ++uses_[v.index]; });
+    for (const auto& output : graph.outputs) {
+      if (output.value.defined()) ++uses_[output.value.index];
+    }
+  }
+
+  void run(Graph& graph) {
+    std::vector<bool> moves(graph_.nodes.size());
+    bool any = false;
+    for (const auto& output : graph_.outputs) {
+      if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
+      const auto n = graph_.values[output.value.index].producer;
+      if (n < 0 || !redistributes(graph_.nodes[n]) || uses_[output.value.index] != 1) continue;
+      const auto sum = operand_of(graph_.nodes[n]);
+      if (!is_sum(sum)) continue;
+      moves[n] = any = true;
+      drop(sum);
+    }
+    if (!any) return;
+    result_.nodes.clear();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (dropped_[n]) continue;
+      if (moves[n]) {
+        sum_into(operand_of(graph_.nodes[n]), graph_.nodes[n], graph_.nodes[n].outputs[0]);
+        moved_[n] = static_cast<NodeId>(result_.nodes.size()) - 1;
+        continue;
+      }
+      auto node = graph_.nodes[n];
+      if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
+      moved_[n] = push(std::move(node));
+    }
+    graph = std::move(result_);
+  }
+
+ private:
+  static bool redistributes(const graph::Node& node) {
+    return (node.op == "comm::all_to_all" || node.op == "comm::all_gather") &&
+           node.phase == Phase::backward && node.outputs.size() == 1;
+  }
+
+  static ValueId operand_of(const graph::Node& node) {
+    ValueId found;
+    node.each_operand([&](ValueId v) { found = v; });
+    return found;
+  }
+
+  // Returns whether the value is a sum of two parts' contributions that nothing else uses.
+  bool is_sum(ValueId v) const {
+    const auto n = graph_.values[v.index].producer;
+    if (n < 0 || parts_[n] == kEveryPart || uses_[v.index] != 1) return false;
+    const auto& node = graph_.nodes[n];
+    if (node.op != "aten::add.Tensor" || node.phase != Phase::backward || node.find("alpha")) {
+      return false;
+    }
+    int operands = 0;
+    bool others = false, equal = true;
+    node.each_operand([&](ValueId operand) {
+      ++operands;
+      const auto producer = graph_.values[operand.index].producer;
+      equal = equal && producer >= 0 && parts_[producer] != kEveryPart &&
+              graph_.type(operand) == graph_.type(v);
+      others = others || (producer >= 0 && parts_[producer] != parts_[n]) || is_sum(operand);
+    });
+    return operands == 2 && equal && others;
+  }
+
+  void drop(ValueId sum) {
+    const auto n = graph_.values[sum.index].producer;
+    dropped_[n] = true;
+    graph_.nodes[n].each_operand([&](ValueId v) {
+      if (is_sum(v)) drop(v);
+    });
+  }
+
+  // Appends the sum of the redistributed summands of `v`, as the value `into`.
+  void sum_into(ValueId v, const graph::Node& redistribute, ValueId into) {
+    const auto maker = graph_.values[v.index].producer;
+    if (!is_sum(v)) {
+      auto node = redistribute;
+      node.each_operand([&](ValueId& operand) { operand = v; });
+      node.outputs = {into};
+      // That makes it an op of the contribution's part.
+      const auto forward = graph_.nodes[maker].forward_node;
+      node.forward_node = forward < 0 ? -1 : moved_[forward];
+      node.scope = graph_.nodes[maker].scope;
+      push(std::move(node));
+      return;
+    }
+    auto sum = graph_.nodes[maker];
+    sum.each_operand([&](ValueId& operand) {
+      const auto summand = result_.add_value(graph_.type(into));
+      sum_into(operand, redistribute, summand);
+      operand = summand;
+    });
+    sum.outputs = {into};
+    if (sum.forward_node >= 0) sum.forward_node = moved_[sum.forward_node];
+    push(std::move(sum));
+  }
+
+  NodeId push(graph::Node node) {
+    const auto at = static_cast<NodeId>(result_.nodes.size());
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      if (!node.outputs[r].defined()) continue;
+      auto& value = result_.values[node.outputs[r].index];
+      value.producer = at;
+      value.result = static_cast<int32_t>(r);
+    }
+    result_.nodes.push_back(std::move(node));
+    return at;
+  }
+
+  const Graph& graph_;
+  Graph result_;
+  const std::vector<int> parts_;  // by node
+  std::vector<int> uses_;         // by value
+  std::vector<NodeId> moved_;     // by node: its place in the result
+  std::vector<bool> dropped_;     // by node
+};
+
 }  // namespace
+
+void redistribute_contributions(Graph& graph, const plan::Pipeline& pipeline) {
+  const Graph given = graph;
+  Redistribution(given, plan::parts_of(given, pipeline)).run(graph);
+}
 
 SharedGradients find_shared_gradients(const Graph& graph, const std::vector<int>& parts,
                                       const std::vector<int>& stages) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "plan/plan.h"
 
 namespace perigee::compile {
 
@@ -19,5 +20,9 @@ struct SharedGradients {
 // `parts` by node (plan::parts_of), `stages` by part.
 SharedGradients find_shared_gradients(const graph::Graph& graph, const std::vector<int>& parts,
                                       const std::vector<int>& stages);
+
+// Moves collectives that only change the placement of a gradient which several parts contribute to
+// before the sum, so that each part redistributes its own contribution and sends nothing.
+void redistribute_contributions(graph::Graph& graph, const plan::Pipeline& pipeline);
 
 }  // namespace perigee::compile

@@ -493,6 +493,7 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
                 const StageTransfers* transfers) {
+  redistribute_contributions(local.graph, plan.pipeline);
   return Cutting(local, plan, schedule, rank, std::move(pools), rendezvous, transfers).run();
 }
 
