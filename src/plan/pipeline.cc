@@ -73,6 +73,19 @@ class Parts {
     return graph_.type(node.outputs[0]).bytes() >= bytes;
   }
 
+  // Returns by value whether it is only added to a parameter's gradient: each part that contributes
+  // keeps a sum of its own (compile/stages/shared_gradients.h), and sends nothing.
+  std::vector<bool> find_summands(const std::vector<bool>& is_output) const {
+    std::vector<bool> summands(graph_.values.size());
+    for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+      if (node->op != "aten::add.Tensor" || node->phase != Phase::backward) continue;
+      const auto sum = node->outputs[0];
+      if (!is_output[sum.index] && !summands[sum.index]) continue;
+      node->each_operand([&](graph::ValueId v) { summands[v.index] = true; });
+    }
+    return summands;
+  }
+
   // Moves ops that only gather gradients for an earlier part into that part, so that the shards are
   // sent instead of whole gradients.
   void gather_where_used() {
@@ -81,10 +94,11 @@ class Parts {
     for (const auto& output : graph_.outputs) {
       if (output.value.defined()) is_output[output.value.index] = true;
     }
+    const auto summands = find_summands(is_output);
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
       if (gathers_shards(node) && node.phase == Phase::backward &&
-          !is_output[node.outputs[0].index]) {
+          !is_output[node.outputs[0].index] && !summands[node.outputs[0].index]) {
         const int users = last[node.outputs[0].index];
         if (users != kEveryPart && users < parts_[n]) parts_[n] = users;
       }

@@ -24,12 +24,13 @@ struct Rank {
   std::vector<Busy> compute, transfers;
 };
 
-// Returns the stretches of time in which any of the intervals is, ascending and apart, with the op that
-// each begins with and the op that it ends with.
+// A stretch of time in which a stream is busy.
 struct Stretch {
   double begin = 0, end = 0;
-  std::string first, last;
+  std::string first, last;  // ops that it begins and ends with
 };
+
+// Returns the stretches that the intervals make together, ascending and apart.
 std::vector<Stretch> stretches(std::vector<Busy> busy) {
   std::ranges::stable_sort(busy, {}, &Busy::begin);
   std::vector<Stretch> list;

@@ -2,146 +2,14 @@
 
 #include <torch/optim.h>
 
-#include "exec/reference/reference.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
-#include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
 namespace {
 
 using graph::DType;
-
-// Returns the results of the fast and the reference kernel on the same operands.
-std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> both(
-    const std::string& name, const Named& tensors, const Args& args,
-    const std::vector<graph::TensorType>& types, const Draw& draw = {}) {
-  return {call(cpu_kernel, name, tensors, args, types, draw),
-          call(reference_kernel, name, tensors, args, types, draw)};
-}
-
-double tolerance(at::ScalarType type) {
-  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 3e-5 : 3e-2;
-}
-
-TEST_CASE("attention's kernels equal the reference in every type, grouped and causal or not") {
-  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
-  const bool causal = GENERATE(true, false);
-  const int64_t groups = GENERATE(1, 2, 4), keys = GENERATE(5, 9), value_size = GENERATE(8, 6);
-  at::manual_seed(1);
-  // The layout of a fused projection: [b, s, h, d] transposed.
-  const auto q = at::randn({2, 5, 4, 8}, type).transpose(1, 2);
-  const auto k = at::randn({2, keys, groups, 8}, type).transpose(1, 2);
-  const auto v = at::randn({2, keys, groups, value_size}, type).transpose(1, 2);
-  const auto dtype = dtype_of(type);
-  const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
-  const Args args = {{"causal", causal}, {"scale", 0.3}};
-  const Named in = {{"query", q}, {"key", k}, {"value", v}};
-  const auto [fast, slow] = both("perigee::attention", in, args,
-                                 {{dtype, {2, 4, 5, value_size}}, {wide, {2, 4, 5}}});
-  require_close(fast, slow, tolerance(type));
-  const auto grad = at::randn({2, 5, 4, value_size}, type).transpose(1, 2);
-  const auto [d_fast, d_slow] = both("perigee::attention_backward",
-                                     {{"grad", grad},
-                                      {"query", q},
-                                      {"key", k},
-                                      {"value", v},
-                                      {"output", slow[0]},
-                                      {"logsumexp", slow[1]}},
-                                     args,
-                                     {{dtype, {2, 4, 5, 8}},
-                                      {dtype, {2, groups, keys, 8}},
-                                      {dtype, {2, groups, keys, value_size}}});
-  require_close(d_fast, d_slow, tolerance(type));
-}
-
-TEST_CASE("dropout of attention depends on the score's index, also on a block of heads") {
-  const auto q = at::randn({2, 4, 5, 8}, at::kDouble), k = at::randn({2, 4, 5, 8}, at::kDouble);
-  const auto v = at::randn({2, 4, 5, 8}, at::kDouble);
-  const Draw draw{.seed = 3, .step = 2, .microbatch = 1, .microbatches = 2};
-  const std::vector<int64_t> global = {2, 4, 5, 5};
-  const auto run = [&](int64_t head, int64_t heads) {
-    const Args args = {{"scale", 0.3},
-                       {"p", 0.4},
-                       {"random_key", int64_t{5}},
-                       {"global", global},
-                       {"begin", std::vector<int64_t>{0, head, 0, 0}}};
-    return call(cpu_kernel, "perigee::attention",
-                {{"query", q.narrow(1, head, heads)},
-                 {"key", k.narrow(1, head, heads)},
-                 {"value", v.narrow(1, head, heads)}},
-                args, {{DType::float64, {2, heads, 5, 8}}, {DType::float64, {2, heads, 5}}},
-                draw)[0];
-  };
-  REQUIRE(at::equal(run(1, 2), run(0, 4).narrow(1, 1, 2)));
-}
-
-TEST_CASE("attention over many rows equals the reference") {
-  const bool causal = GENERATE(true, false);
-  const int64_t groups = GENERATE(1, 2), queries = GENERATE(64, 150), keys = GENERATE(70, 150);
-  at::manual_seed(1);
-  const auto part = [](int64_t rows, int64_t heads) {
-    return at::randn({2, rows, heads, 40}).transpose(1, 2);
-  };
-  const auto q = part(queries, 2), k = part(keys, groups), v = part(keys, groups);
-  const Args args = {{"causal", causal}, {"scale", 0.2}};
-  const auto float32 = DType::float32;
-  const auto [fast, slow] = both("perigee::attention", {{"query", q}, {"key", k}, {"value", v}},
-                                 args,
-                                 {{float32, {2, 2, queries, 40}}, {float32, {2, 2, queries}}});
-  require_close(fast, slow, 3e-5);
-  const auto [d_fast, d_slow] = both("perigee::attention_backward",
-                                     {{"grad", part(queries, 2)},
-                                      {"query", q},
-                                      {"key", k},
-                                      {"value", v},
-                                      {"output", slow[0]},
-                                      {"logsumexp", slow[1]}},
-                                     args,
-                                     {{float32, {2, 2, queries, 40}},
-                                      {float32, {2, groups, keys, 40}},
-                                      {float32, {2, groups, keys, 40}}});
-  require_close(d_fast, d_slow, 3e-5);
-}
-
-TEST_CASE("attention in a low precision is that of float32, rounded once") {
-  const auto type = GENERATE(at::kBFloat16, at::kHalf);
-  const bool causal = GENERATE(true, false);
-  const int64_t groups = GENERATE(1, 2);
-  at::manual_seed(1);
-  const auto part = [&](int64_t rows, int64_t heads) {
-    return at::randn({2, heads, rows, 40}).to(type);
-  };
-  const Named low = {
-      {"query", part(150, 2)}, {"key", part(90, groups)}, {"value", part(90, groups)}};
-  const auto widened = [](Named tensors) {
-    for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kFloat);
-    return tensors;
-  };
-  const auto run = [&](const std::string& op, const Named& in, DType dtype,
-                       const std::vector<std::vector<int64_t>>& shapes) {
-    std::vector<graph::TensorType> types;
-    for (const auto& shape : shapes) types.push_back({dtype, shape});
-    if (op == "perigee::attention") types.back().dtype = DType::float32;
-    return call(cpu_kernel, op, in, {{"causal", causal}, {"scale", 0.2}}, types);
-  };
-  const std::vector<std::vector<int64_t>> forward = {{2, 2, 150, 40}, {2, 2, 150}};
-  const auto dtype = dtype_of(type);
-  const auto made = run("perigee::attention", low, dtype, forward);
-  const auto wide = run("perigee::attention", widened(low), DType::float32, forward);
-  CHECK(at::equal(made[0], wide[0].to(type)));
-  CHECK(at::equal(made[1], wide[1]));
-  auto in = low;
-  in.push_back({"grad", part(150, 2)});
-  in.push_back({"output", made[0]});
-  in.push_back({"logsumexp", made[1]});
-  const std::vector<std::vector<int64_t>> backward = {
-      {2, 2, 150, 40}, {2, groups, 90, 40}, {2, groups, 90, 40}};
-  const auto d_made = run("perigee::attention_backward", in, dtype, backward);
-  const auto d_wide = run("perigee::attention_backward", widened(in), DType::float32, backward);
-  for (size_t i = 0; i < 3; ++i) CHECK(at::equal(d_made[i], d_wide[i].to(type)));
-}
 
 TEST_CASE("gelu's kernels equal LibTorch's in float64, exact and by tanh") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
@@ -173,13 +41,13 @@ TEST_CASE("rms norm's kernels equal the reference") {
   if (weighted) in.emplace_back("weight", w);
   const auto [fast, slow] = both("perigee::rms_norm", in, {{"eps", 1e-5}},
                                  {{dtype, {3, 5, n}}, {wide, {3, 5, 1}}});
-  require_close(fast, slow, tolerance(type));
+  require_close(fast, slow, tolerance_of(type));
   in.insert(in.begin(), {"grad", g});
   in.emplace_back("rstd", slow[1]);
   std::vector<graph::TensorType> types = {{dtype, {3, 5, n}}};
   if (weighted) types.push_back({dtype, {n}});
   const auto [d_fast, d_slow] = both("perigee::rms_norm_backward", in, {}, types);
-  require_close(d_fast, d_slow, tolerance(type));
+  require_close(d_fast, d_slow, tolerance_of(type));
 }
 
 TEST_CASE("rotary's kernels equal the reference, of transposed heads too") {
@@ -194,7 +62,7 @@ TEST_CASE("rotary's kernels equal the reference, of transposed heads too") {
            {"perigee::rotary", "self"}, {"perigee::rotary_backward", "grad"}}) {
     INFO(op);
     const auto [fast, slow] = both(op, {{operand, heads}, {"cos", cos}, {"sin", sin}}, {}, types);
-    require_close(fast, slow, tolerance(type));
+    require_close(fast, slow, tolerance_of(type));
   }
 }
 
@@ -212,12 +80,12 @@ TEST_CASE("cross entropy's kernels equal the reference, ignored labels and smoot
   if (weighted) in.emplace_back("weight", w);
   const Args args = {{"label_smoothing", smoothing}};
   const auto [fast, slow] = both("perigee::cross_entropy", in, args, {{dtype, {9}}, {wide, {9}}});
-  require_close(fast, slow, tolerance(type));
+  require_close(fast, slow, tolerance_of(type));
   in.insert(in.begin(), {"grad", at::randn({9}, type)});
   in.emplace_back("logsumexp", slow[1]);
   const auto [d_fast, d_slow] = both("perigee::cross_entropy_backward", in, args,
                                      {{dtype, {9, n}}});
-  require_close(d_fast, d_slow, tolerance(type));
+  require_close(d_fast, d_slow, tolerance_of(type));
 }
 
 TEST_CASE("cross entropy refuses a label out of range") {
@@ -271,7 +139,7 @@ TEST_CASE("the fused optimizers equal torch.optim") {
                       {"weight_decay", 0.1}};
     call(cpu_kernel, "perigee::" + name.substr(0, name.find(' ')) + "_", in,
          name.starts_with("adam") ? adam : sgd, {});
-    REQUIRE(at::allclose(ours, parameter.detach(), tolerance(type), tolerance(type)));
+    REQUIRE(at::allclose(ours, parameter.detach(), tolerance_of(type), tolerance_of(type)));
   }
 }
 
@@ -294,8 +162,8 @@ TEST_CASE("lion steps by signs as in its paper") {
     const auto g = gradient * 0.5;
     parameter.mul_(1 - lr * decay).sub_(at::sign(momentum * beta1 + g * (1 - beta1)), lr);
     momentum.mul_(beta2).add_(g, 1 - beta2);
-    REQUIRE(at::allclose(ours, parameter, tolerance(type), tolerance(type)));
-    REQUIRE(at::allclose(average, momentum, tolerance(type), tolerance(type)));
+    REQUIRE(at::allclose(ours, parameter, tolerance_of(type), tolerance_of(type)));
+    REQUIRE(at::allclose(average, momentum, tolerance_of(type), tolerance_of(type)));
   }
 }
 

@@ -19,7 +19,7 @@ struct Progress {
 // of 10 are left out but the first; where it does not fit either way, there is no bar.
 std::string progress_line(const Progress& progress, int columns, bool colours);
 
-// Shows the line on a terminal (log.h). Returns false where there is none.
+// Shows the line where standard error is a terminal. Returns whether it is one.
 bool progress(const Progress& progress);
 
 }  // namespace perigee::log

@@ -8,7 +8,7 @@
 namespace perigee {
 namespace {
 
-// Returns the length of the escape sequence of a colour at the text's begin, 0 where there is none.
+// Returns the bytes of the colour's escape sequence that the text begins with; 0: it begins with none.
 size_t escape_at(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const auto end = text.find_first_not_of("0123456789;", 2);

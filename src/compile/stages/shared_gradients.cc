@@ -1,8 +1,10 @@
 #include "compile/stages/shared_gradients.h"
 
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "compile/graph/autocast.h"
 #include "plan/pipeline.h"
 
 namespace perigee::compile {
@@ -90,12 +92,12 @@ class Search {
   const std::vector<int>& stages_;
 };
 
+// Moves the collectives of redistribute_contributions.
 class Redistribution {
  public:
-  Redistribution(const Graph& graph, std::vector<int> parts)
+  Redistribution(const Graph& graph, const plan::Pipeline& pipeline)
       : graph_(graph),
-        result_(graph),
-        parts_(std::move(parts)),
+        parts_(plan::parts_of(graph, pipeline)),
         uses_(graph.values.size()),
         moved_(graph.nodes.size(), -1),
         dropped_(graph.nodes.size()) {
@@ -105,7 +107,8 @@ class Redistribution {
     }
   }
 
-  void run(Graph& graph) {
+  // Returns the changed graph; nothing: it stays as it is.
+  std::optional<Graph> run() {
     std::vector<bool> moves(graph_.nodes.size());
     bool any = false;
     for (const auto& output : graph_.outputs) {
@@ -117,7 +120,8 @@ class Redistribution {
       moves[n] = any = true;
       drop(sum);
     }
-    if (!any) return;
+    if (!any) return std::nullopt;
+    result_ = graph_;
     result_.nodes.clear();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (dropped_[n]) continue;
@@ -128,9 +132,9 @@ class Redistribution {
       }
       auto node = graph_.nodes[n];
       if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
-      moved_[n] = push(std::move(node));
+      moved_[n] = append(result_, std::move(node));
     }
-    graph = std::move(result_);
+    return std::move(result_);
   }
 
  private:
@@ -184,7 +188,7 @@ class Redistribution {
       const auto forward = graph_.nodes[maker].forward_node;
       node.forward_node = forward < 0 ? -1 : moved_[forward];
       node.scope = graph_.nodes[maker].scope;
-      push(std::move(node));
+      append(result_, std::move(node));
       return;
     }
     auto sum = graph_.nodes[maker];
@@ -195,19 +199,7 @@ class Redistribution {
     });
     sum.outputs = {into};
     if (sum.forward_node >= 0) sum.forward_node = moved_[sum.forward_node];
-    push(std::move(sum));
-  }
-
-  NodeId push(graph::Node node) {
-    const auto at = static_cast<NodeId>(result_.nodes.size());
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      if (!node.outputs[r].defined()) continue;
-      auto& value = result_.values[node.outputs[r].index];
-      value.producer = at;
-      value.result = static_cast<int32_t>(r);
-    }
-    result_.nodes.push_back(std::move(node));
-    return at;
+    append(result_, std::move(sum));
   }
 
   const Graph& graph_;
@@ -221,8 +213,7 @@ class Redistribution {
 }  // namespace
 
 void redistribute_contributions(Graph& graph, const plan::Pipeline& pipeline) {
-  const Graph given = graph;
-  Redistribution(given, plan::parts_of(given, pipeline)).run(graph);
+  if (auto changed = Redistribution(graph, pipeline).run()) graph = std::move(*changed);
 }
 
 SharedGradients find_shared_gradients(const Graph& graph, const std::vector<int>& parts,

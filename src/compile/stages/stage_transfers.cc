@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/fail.h"
+#include "compile/graph/autocast.h"
 #include "compile/stages/shared_gradients.h"
 #include "plan/pipeline.h"
 #include "schedule/of_plan.h"
@@ -46,7 +47,7 @@ class Marking {
           if (found != arrived_.end()) v = found->second;
         });
       }
-      moved_[n] = push(std::move(node));
+      moved_[n] = append(result_, std::move(node));
       for (const auto v : graph_.nodes[n].outputs) {
         if (v.defined() && !goes_to_[v.index].empty()) mark(v, n);
       }
@@ -68,18 +69,6 @@ class Marking {
     }
   }
 
-  NodeId push(Node node) {
-    const auto at = static_cast<NodeId>(result_.nodes.size());
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      if (!node.outputs[r].defined()) continue;
-      auto& value = result_.values[node.outputs[r].index];
-      value.producer = at;
-      value.result = static_cast<int32_t>(r);
-    }
-    result_.nodes.push_back(std::move(node));
-    return at;
-  }
-
   void mark(ValueId v, size_t producer) {
     const auto& maker = graph_.nodes[producer];
     for (const int user : goes_to_[v.index]) {
@@ -98,7 +87,7 @@ class Marking {
                 .scope = maker.scope,
                 .phase = maker.phase};
       if (maker.forward_node >= 0) node.forward_node = moved_[maker.forward_node];
-      push(std::move(node));
+      append(result_, std::move(node));
       arrived_[{v.index, user}] = transfer.result;
       transfers_.list.push_back(std::move(transfer));
     }

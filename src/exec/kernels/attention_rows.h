@@ -1,7 +1,7 @@
 // Attention by blocks of query rows, computed in float32 or float64; heads of a low precision are
-// copied to float32 and back, one after another. The scores of a block are one matrix
-// product over its keys: those up to the block under a causal mask, and those of its document where
-// several lie in a sequence. No scores are kept for the backward pass. Faster than LibTorch's flash
+// copied to float32 and back, one after another. The scores of a block are one matrix product over
+// its keys: those up to the block under a causal mask, and those of its document where several lie
+// in a sequence. No scores are kept for the backward pass. Faster than LibTorch's flash
 // kernel on a CPU (tools/bench/RESULTS.md).
 #pragma once
 
@@ -22,7 +22,8 @@ struct RowAttention {
 bool takes_rows(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
 // query [b,h,s,d], key [b,g,t,d], value [b,g,t,e] -> output [b,h,s,e] stored as [b,s,h,e],
-// logsumexp [b,h,s] in the type of the computation. A query that sees no key gets 0 and -inf. Allocations depend on shapes only.
+// logsumexp [b,h,s] in the type of the computation. A query that sees no key gets 0 and -inf.
+// Allocations depend on shapes only.
 std::tuple<at::Tensor, at::Tensor> attention_rows(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value,
                                                   const RowAttention& options);

@@ -21,7 +21,7 @@ class Message {
     uint64_t number = 0;
     std::string_view bytes;  // of a field with a length
   };
-  // Returns the next field; nothing: there is none, or the bytes are no message.
+  // Returns the next field. Returns nothing after the last one, and for bytes that are no message.
   std::optional<Field> next() {
     const auto key = varint();
     if (!key) return std::nullopt;

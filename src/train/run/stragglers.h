@@ -25,9 +25,9 @@ std::vector<int64_t> peers_of(const plan::Plan& plan);
 // stage, and a rank that is alone with its own fastest window.
 class Stragglers {
  public:
-  static constexpr size_t kWindow = 10;      // steps whose median counts, at least
+  static constexpr size_t kWindow = 16;      // steps whose median counts, at least
   static constexpr double kSeconds = 0.3;    // that they take, at least: short steps vary
-  static constexpr double kSlower = 1.25;    // times its peers: a straggler
+  static constexpr double kSlower = 1.35;    // times its peers: a straggler
   static constexpr double kRecovered = 1.1;  // times its peers: no longer one
   static constexpr double kShare = 0.1;      // of the step: a smaller delay is not named
   static constexpr double kPause = 1;        // seconds

@@ -14,20 +14,7 @@ TEST_CASE("greedy tokens with a cache are those of transformers' generate, in an
     Generator generator(task_of(name, folder), {.slots = slots});
     REQUIRE(generator.uncached() == "");
     REQUIRE(generator.context() == 16);
-    const Numbers tokenizer;
-    RequestQueue queue(generator, tokenizer);
-    std::vector<std::string> texts(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      queue.add({.prompt = rows[i]["prompt"].get<std::vector<int64_t>>(),
-                 .most = std::ssize(rows[i]["greedy"]),
-                 .draw = {.temperature = 0},
-                 .take = [&texts, i](std::string_view text) { texts[i] += text; }});
-    }
-    queue.run();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      INFO("prompt " << i);
-      CHECK(texts[i] == numbers(rows[i]["greedy"].get<std::vector<int64_t>>()));
-    }
+    check_greedy(greedy_texts(generator, rows), rows);
   }
 }
 

@@ -56,42 +56,29 @@ struct Layout {
 };
 
 // Checks greedy tokens of the fixtures of these models on the ranks.
-void check_greedy(const Layout& layout, const std::vector<std::string>& models) {
+void check_layout(const Layout& layout, const std::vector<std::string>& models) {
   const auto fixtures = test::read_json("tests/train/generate/fixtures/greedy.json");
   for (const auto& name : models) {
     INFO(name << " by " << layout.strategy);
     const auto& rows = fixtures[name];
     const test::Folder folder;
-    std::vector<std::string> texts(rows.size());
+    std::vector<std::string> texts;
     on_ranks(task_on_ranks(name, folder, layout.strategy, layout.ranks), {.slots = 3},
-             [&](Generator& generator) {
-               const Numbers tokenizer;
-               RequestQueue queue(generator, tokenizer);
-               for (size_t i = 0; i < rows.size(); ++i) {
-                 queue.add({.prompt = rows[i]["prompt"].get<std::vector<int64_t>>(),
-                            .most = std::ssize(rows[i]["greedy"]),
-                            .draw = {.temperature = 0},
-                            .take = [&texts, i](std::string_view text) { texts[i] += text; }});
-               }
-               queue.run();
-             });
-    for (size_t i = 0; i < rows.size(); ++i) {
-      INFO("prompt " << i);
-      CHECK(texts[i] == numbers(rows[i]["greedy"].get<std::vector<int64_t>>()));
-    }
+             [&](Generator& generator) { texts = greedy_texts(generator, rows); });
+    check_greedy(texts, rows);
   }
 }
 
 TEST_CASE("greedy tokens on tensor ranks are those of transformers' generate") {
-  check_greedy({kTensor, 2}, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "mixtral"});
+  check_layout({kTensor, 2}, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "mixtral"});
 }
 
 TEST_CASE("greedy tokens on fsdp ranks are those of transformers' generate") {
-  check_greedy({kFsdp, 2}, {"llama", "gpt2", "mixtral"});
+  check_layout({kFsdp, 2}, {"llama", "gpt2", "mixtral"});
 }
 
 TEST_CASE("greedy tokens on data and tensor ranks are those of transformers' generate") {
-  check_greedy({kTensor, 4}, {"llama", "qwen3", "gpt2"});
+  check_layout({kTensor, 4}, {"llama", "qwen3", "gpt2"});
 }
 
 // Returns the logits after a text, and after it and some more tokens.

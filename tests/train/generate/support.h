@@ -6,6 +6,7 @@
 
 #include "tests/train/hf/support.h"
 #include "text/tokenizer.h"
+#include "train/generate/request_queue.h"
 #include "train/task/task.h"
 
 namespace perigee::train {
@@ -35,5 +36,29 @@ class Numbers : public text::Tokenizer {
 };
 
 inline std::string numbers(const std::vector<int64_t>& tokens) { return Numbers().decode(tokens); }
+
+// Returns the likeliest texts after the prompts of the rows of fixtures/greedy.json.
+inline std::vector<std::string> greedy_texts(Generator& generator, const nlohmann::json& rows) {
+  const Numbers tokenizer;
+  RequestQueue queue(generator, tokenizer);
+  std::vector<std::string> texts(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    queue.add({.prompt = rows[i]["prompt"].get<std::vector<int64_t>>(),
+               .most = std::ssize(rows[i]["greedy"]),
+               .draw = {.temperature = 0},
+               .take = [&texts, i](std::string_view text) { texts[i] += text; }});
+  }
+  queue.run();
+  return texts;
+}
+
+// Checks texts against those of transformers' generate.
+inline void check_greedy(const std::vector<std::string>& texts, const nlohmann::json& rows) {
+  REQUIRE(texts.size() == rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    INFO("prompt " << i);
+    CHECK(texts[i] == numbers(rows[i]["greedy"].get<std::vector<int64_t>>()));
+  }
+}
 
 }  // namespace perigee::train
