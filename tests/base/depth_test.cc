@@ -47,11 +47,3 @@ TEST_CASE(
   CHECK_THROWS_AS(check("x = \"not closed\n" + dots + "a = 1\n"), Error);
   CHECK_NOTHROW(check("x = [" + repeat("1.5, ", 150) + "]\n"));
 }
-
-TEST_CASE("TOML has characters beyond ASCII in strings and comments only") {
-  const auto check = [](const std::string& text) { check_toml(text, "job", "j.toml"); };
-  CHECK_NOTHROW(check("\xef\xbb\xbfx = \"\xc3\xbc\" # \xc3\xbc\ny = '\xc3\xbc'\n"));
-  CHECK_THROWS_WITH(
-      check("x = 1\n\xc3\xbc = 1\n"),
-      "[job] j.toml:2: outside of strings and comments TOML has ASCII characters only");
-}

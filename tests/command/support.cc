@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 
@@ -209,17 +210,21 @@ std::vector<pid_t> children(pid_t pid) {
 }
 
 int free_port() {
-  const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (::bind(probe, reinterpret_cast<sockaddr*>(&address), size) != 0) {
-    throw std::runtime_error("no free port");
+  // The kernel takes ports of connections from 32768 on: a port below stays free until it is used.
+  static std::minstd_rand random(std::random_device{}());
+  std::uniform_int_distribution<int> any(10000, 29000);
+  for (int tries = 0; tries < 1000; ++tries) {
+    const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int port = any(random);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool is_free = ::bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(probe);
+    if (is_free) return port;
   }
-  ::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(probe);
-  return ntohs(address.sin_port);
+  throw std::runtime_error("no free port");
 }
 
 }  // namespace perigee::test

@@ -55,9 +55,8 @@ void check_json_depth(std::string_view text, std::string_view area, std::string_
 }
 
 void check_toml(std::string_view text, std::string_view area, std::string_view name) {
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   int parts = 1;
-  for (size_t at = text.starts_with(kByteOrderMark) ? 3 : 0; at < text.size();) {
+  for (size_t at = 0; at < text.size();) {
     const auto rest = text.substr(at);
     const char c = text[at];
     if (c == '#') {
@@ -68,9 +67,6 @@ void check_toml(std::string_view text, std::string_view area, std::string_view n
       at = after_string(text, at, "'''", false);
     } else if (c == '"' || c == '\'') {
       at = after_string(text, at, rest.substr(0, 1), c == '"');
-    } else if (static_cast<unsigned char>(c) > 0x7f) {
-      fail(area, "{}:{}: outside of strings and comments TOML has ASCII characters only", name,
-           1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
     } else {
       parts = c == '.' ? parts + 1 : is_key_character(c) ? parts : 1;
       ++at;

@@ -11,8 +11,7 @@ namespace perigee {
 void check_json_depth(std::string_view text, std::string_view area, std::string_view name);
 
 // The same for TOML where a key has more than 100 parts ("a.b.c" has three); lists and inline
-// tables are limited by the parser. Also refuses characters beyond ASCII outside of strings and
-// comments: the parser's behaviour for some of them is undefined.
+// tables are limited by the parser.
 void check_toml(std::string_view text, std::string_view area, std::string_view name);
 
 }  // namespace perigee

@@ -12,6 +12,7 @@
 #include "base/fail.h"
 #include "base/text/depth.h"
 #include "capture/exported/types.h"
+#include "capture/exported/zip_records.h"
 
 namespace perigee::exported {
 namespace {
@@ -159,6 +160,7 @@ Archive read_archive(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     fail("capture", "\"{}\" must be an archive of torch.export, but is a folder: {}", path, kHint);
   }
+  check_records(path);
   try {
     return Reader(path).read();
   } catch (const c10::Error& error) {

@@ -2,11 +2,13 @@
 #include <caffe2/serialize/inline_container.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/capture/exported/support.h"
 #include "tests/support/temporary_folder.h"
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using nlohmann::json;
 
 namespace perigee::test {
@@ -56,6 +58,25 @@ TEST_CASE("a file that is no whole archive of torch.export is an error that name
     std::filesystem::resize_file(cut, part);
     CHECK_THAT(error(cut), Contains("cut.pt2") && Contains("whole archive"));
   }
+}
+
+TEST_CASE("a record that is compressed or larger than the archive is refused before it is read") {
+  const Folder folder;
+  const auto whole = [&] {
+    std::ifstream file(ArchiveMaker().write(folder.at("m.pt2")), std::ios::binary);
+    return std::string(std::istreambuf_iterator(file), {});
+  }();
+  // Returns the error of the archive where its directory's first record has `bytes` at `at`.
+  const auto error = [&](size_t at, std::string_view bytes) {
+    auto changed = whole;
+    changed.replace(changed.find("PK\1\2") + at, bytes.size(), bytes);
+    return error_of([&] { load_exported(folder.add("changed.pt2", changed)); });
+  };
+  CHECK_THAT(
+      error(10, std::string_view("\10\0", 2)),
+      Contains("changed.pt2\" must be stored as PyTorch stores them") && EndsWith("is compressed"));
+  CHECK_THAT(error(24, "\xfe\xff\xff\xff"), EndsWith("is larger than the file"));
+  CHECK_THAT(error(24, "\xff\xff\xff\xff"), EndsWith("is larger than the file"));
 }
 
 TEST_CASE("an archive of another schema is an error that names both versions") {

@@ -4,9 +4,11 @@
 // - files, each after a line that ends in its name: "... in `job.toml`:";
 // - `console` blocks: a line "$ COMMAND" and the lines that it prints on either stream. A line
 //   "..." stands for any lines, "..." within a line for any text, and numbers for any numbers.
+//   The ports 29500 to 29509 of a command are replaced by free ports of this host.
 // - other blocks, after a line that names no file, are not used.
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -94,6 +96,23 @@ std::string missing(const std::vector<std::string>& expectation, const std::stri
   return !anywhere && at < printed.size() ? "nothing after line " + std::to_string(at) : "";
 }
 
+// Replaces the ports 29500 to 29509 of a command by free ports of this host.
+std::string with_free_ports(const std::string& command) {
+  static const std::regex port(R"(\b2950\d\b)");
+  std::map<std::string, int> free;
+  std::string made;
+  auto rest = command.begin();
+  for (std::sregex_iterator found(command.begin(), command.end(), port), end; found != end;
+       ++found) {
+    made.append(rest, (*found)[0].first);
+    const auto [at, added] = free.try_emplace(found->str());
+    if (added) at->second = free_port();
+    made += std::to_string(at->second);
+    rest = (*found)[0].second;
+  }
+  return made.append(rest, command.end());
+}
+
 void follow(const std::string& name) {
   const Folder folder;
   for (const auto& step : steps_of(read("runtime/tutorials/" + name))) {
@@ -101,8 +120,9 @@ void follow(const std::string& name) {
       folder.write(step.file, step.content);
       continue;
     }
-    INFO("$ " << step.command);
-    Process process({"/bin/sh", "-c", "exec 2>&1; " + step.command},
+    const auto command = with_free_ports(step.command);
+    INFO("$ " << command);
+    Process process({"/bin/sh", "-c", "exec 2>&1; " + command},
                     {.environment = {{"PATH", fs::path(command_path()).parent_path().string() +
                                                   ":" + std::getenv("PATH")},
                                      {"XDG_CACHE_HOME", folder / "cache"}},
