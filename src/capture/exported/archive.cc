@@ -79,8 +79,7 @@ class Reader {
 
   void check_version(const json& program) const {
     const auto version = program.value("schema_version", json::object());
-    const auto major = version.value("major", int64_t{0}),
-               minor = version.value("minor", int64_t{0});
+    const auto major = integer_or(version, "major", 0), minor = integer_or(version, "minor", 0);
     if (major == kSchemaMajor && minor <= kSchemaMinor) return;
     fail("capture",
          "\"{}\" must have schema {}.0 to {}.{} of torch.export, but has {}.{} of "
@@ -123,12 +122,12 @@ class Reader {
 
   // Returns the tensor of the entry's type and strides in the payload's memory.
   at::Tensor view(const std::string& name, const at::Tensor& payload, const json& meta) const {
-    const auto type = element_type(meta.at("dtype").get<int64_t>());
-    layout(meta.at("layout").get<int64_t>());
+    const auto type = element_type(integer(meta.at("dtype")));
+    layout(integer(meta.at("layout")));
     std::vector<int64_t> sizes, strides;
-    for (const auto& size : meta.at("sizes")) sizes.push_back(size.at("as_int"));
-    for (const auto& stride : meta.at("strides")) strides.push_back(stride.at("as_int"));
-    const int64_t offset = meta.at("storage_offset").at("as_int");
+    for (const auto& size : meta.at("sizes")) sizes.push_back(integer(size.at("as_int")));
+    for (const auto& stride : meta.at("strides")) strides.push_back(integer(stride.at("as_int")));
+    const auto offset = integer(meta.at("storage_offset").at("as_int"));
     // Numbers of elements: of the tensor, and up to its last one.
     int64_t last = offset, numel = 1, step = 0;
     bool valid = offset >= 0 && sizes.size() == strides.size();

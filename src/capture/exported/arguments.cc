@@ -52,13 +52,13 @@ class Reader {
 
   static std::optional<Item> constant(const std::string& kind, const json& value) {
     if (kind == "as_none") return IValue();
-    if (kind == "as_int") return IValue(value.get<int64_t>());
+    if (kind == "as_int") return IValue(integer(value));
     if (kind == "as_float") return IValue(number(value));
     if (kind == "as_bool") return IValue(value.get<bool>());
     if (kind == "as_string") return IValue(value.get<std::string>());
-    if (kind == "as_scalar_type") return IValue(element_type(value.get<int64_t>()));
-    if (kind == "as_layout") return IValue(layout(value.get<int64_t>()));
-    if (kind == "as_memory_format") return IValue(memory_format(value.get<int64_t>()));
+    if (kind == "as_scalar_type") return IValue(element_type(integer(value)));
+    if (kind == "as_layout") return IValue(layout(integer(value)));
+    if (kind == "as_memory_format") return IValue(memory_format(integer(value)));
     if (kind == "as_device") return IValue(c10::Device(at::kCPU));
     if (kind == "as_complex") {
       return IValue(c10::complex<double>(number(value.at("real")), number(value.at("imag"))));
@@ -73,7 +73,7 @@ class Reader {
 
   Item symbolic(const json& value) const {
     if (value.contains("as_name")) return named(value.at("as_name"));
-    if (value.contains("as_int")) return IValue(value.at("as_int").get<int64_t>());
+    if (value.contains("as_int")) return IValue(integer(value.at("as_int")));
     if (value.contains("as_float")) return IValue(number(value.at("as_float")));
     return IValue(value.at("as_bool").get<bool>());
   }
@@ -90,7 +90,7 @@ class Reader {
   }
 
   Item item(const std::string& kind, const json& element) const {
-    if (kind == "as_ints") return IValue(element.get<int64_t>());
+    if (kind == "as_ints") return IValue(integer(element));
     if (kind == "as_floats") return IValue(number(element));
     if (kind == "as_bools") return IValue(element.get<bool>());
     if (kind == "as_tensors") return named(element.at("name"));

@@ -118,7 +118,7 @@ class ProgramReader {
         const auto slot = call.outputs.at(result++);
         if (slot.index < 0 || values == graph.end() || !values->contains(name)) continue;
         for (const auto& size : values->at(name).at("sizes")) {
-          program_.sizes[slot.index].push_back(size.value("as_int", int64_t{-1}));
+          program_.sizes[slot.index].push_back(integer_or(size, "as_int", -1));
         }
       }
     }
@@ -166,7 +166,7 @@ class ProgramReader {
     }
     region.device = device == "cpu" ? at::kCPU : at::kCUDA;
     if (argument(1).contains("as_scalar_type")) {
-      region.type = element_type(argument(1).at("as_scalar_type").get<int64_t>());
+      region.type = element_type(integer(argument(1).at("as_scalar_type")));
     } else {
       region.type = region.device == at::kCPU ? at::kBFloat16 : at::kHalf;
     }

@@ -71,10 +71,10 @@ class InputReader {
     }
     const std::string name = argument.at("as_tensor").at("name");
     auto& input = add(Input::Kind::batch, name, name);
-    input.type = element_type(meta(name).at("dtype"));
+    input.type = element_type(integer(meta(name).at("dtype")));
     for (const auto& size : meta(name).at("sizes")) {
       if (size.contains("as_int")) {
-        input.sizes.push_back(size.at("as_int"));
+        input.sizes.push_back(integer(size.at("as_int")));
       } else {
         dynamic(name, input.sizes.size(), symbol_of(size));
         input.sizes.push_back(-1);
@@ -112,8 +112,9 @@ class InputReader {
     input.type = tensor->tensor.scalar_type();
     input.sizes = tensor->tensor.sizes().vec();
     std::vector<int64_t> sizes;
-    for (const auto& size : meta(value).at("sizes")) sizes.push_back(size.value("as_int", -1));
-    const auto type = element_type(meta(value).at("dtype"));
+    for (const auto& size : meta(value).at("sizes"))
+      sizes.push_back(integer_or(size, "as_int", -1));
+    const auto type = element_type(integer(meta(value).at("dtype")));
     if (sizes == input.sizes && type == input.type) return;
     fail("capture",
          "an archive's tensors are those of its graph, but the {} \"{}\" is {} [{}] there and {} "
@@ -133,8 +134,10 @@ class InputReader {
     const auto ranges = archive_.program.value("range_constraints", json::object());
     if (samples_.empty() || !ranges.contains(samples_)) return;
     const auto& range = ranges.at(samples_);
-    if (range.at("min_val").is_number_integer()) program_.least_samples = range.at("min_val");
-    if (range.at("max_val").is_number_integer()) program_.most_samples = range.at("max_val");
+    if (range.at("min_val").is_number_integer())
+      program_.least_samples = integer(range.at("min_val"));
+    if (range.at("max_val").is_number_integer())
+      program_.most_samples = integer(range.at("max_val"));
     // torch.export treats every dynamic size as at least 2; its graph holds for 1.
     if (program_.least_samples <= 2) program_.least_samples = 0;
   }

@@ -1,8 +1,26 @@
 #include "capture/exported/types.h"
 
+#include <limits>
+#include <nlohmann/json.hpp>
+
 #include "base/fail.h"
 
 namespace perigee::exported {
+
+int64_t integer(const nlohmann::json& value) {
+  constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<uint64_t>() <= kLargest);
+  if (!fits) {
+    fail("capture", "an exported model's sizes and numbers of types are integers, but one is {}",
+         value.dump());
+  }
+  return value.get<int64_t>();
+}
+
+int64_t integer_or(const nlohmann::json& object, const char* key, int64_t absent) {
+  return object.contains(key) ? integer(object.at(key)) : absent;
+}
 
 at::ScalarType element_type(int64_t number) {
   switch (number) {

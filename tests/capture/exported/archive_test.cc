@@ -79,6 +79,14 @@ TEST_CASE("a record that is compressed or larger than the archive is refused bef
   CHECK_THAT(error(24, "\xff\xff\xff\xff"), EndsWith("is larger than the file"));
 }
 
+TEST_CASE("a size that is no integer of 64 bits is refused") {
+  for (const json& size : {json(7e30), json(2.0), json(UINT64_MAX), json("2")}) {
+    ArchiveMaker archive;
+    archive.graph()["tensor_values"]["y"]["sizes"][0] = {{"as_int", size}};
+    CHECK_THAT(refusal(archive), EndsWith("are integers, but one is " + size.dump()));
+  }
+}
+
 TEST_CASE("an archive of another schema is an error that names both versions") {
   for (const auto& [major, minor] : {std::pair{7, 3}, {9, 0}, {8, 999}}) {
     ArchiveMaker archive;
