@@ -11,11 +11,14 @@ if(EXISTS ${bundle})
   add_link_options(LINKER:--disable-new-dtags)
 endif()
 
-# perigee_dependency(NAME HEADER file [LIBRARIES name...] [SUFFIX folder] [DEFINES name...])
+# perigee_dependency(NAME HEADER file [LIBRARIES name...] [SUFFIX folder] [DEFINES name...] [OPTIONAL])
 function(perigee_dependency name)
-  cmake_parse_arguments(arg "" "HEADER;SUFFIX" "LIBRARIES;DEFINES" ${ARGN})
-  add_library(dep::${name} INTERFACE IMPORTED)
+  cmake_parse_arguments(arg "OPTIONAL" "HEADER;SUFFIX" "LIBRARIES;DEFINES" ${ARGN})
   find_path(${name}_INCLUDE ${arg_HEADER} PATH_SUFFIXES ${arg_SUFFIX} NO_CACHE)
+  if(NOT ${name}_INCLUDE AND arg_OPTIONAL)
+    return()
+  endif()
+  add_library(dep::${name} INTERFACE IMPORTED)
   if(NOT ${name}_INCLUDE)
     message(FATAL_ERROR "[build] ${arg_HEADER} is needed, but not found: run scripts/setup")
   endif()
@@ -59,8 +62,9 @@ perigee_dependency(httplib HEADER httplib.h LIBRARIES cpp-httplib  # with the de
   DEFINES CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
 # Declarations only: the code of Gloo is in libtorch_cpu.
 perigee_dependency(gloo HEADER gloo/context.h)
-perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark)
-perigee_dependency(rapidcheck HEADER rapidcheck.h LIBRARIES rapidcheck)
+# Of tests and benchmarks, which are left out without them (scripts/setup --test).
+perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark OPTIONAL)
+perigee_dependency(rapidcheck HEADER rapidcheck.h LIBRARIES rapidcheck OPTIONAL)
 
 # LibTorch without its package file, which requires nvcc and links libtorch_cuda into everything.
 set(torch_header ${PERIGEE_TORCH}/include/torch/headeronly/version.h)

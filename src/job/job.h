@@ -200,9 +200,11 @@ struct TrainConfig {
   std::string adapter;     // folder of PEFT with the adapters' first values; "": the method's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
-  bool progress = true;      // a terminal shows a line of progress
-  bool tensorboard = false;  // the metrics are also written to an event file of TensorBoard
-  std::string output;        // relative to the working directory; "": runs/NAME
+  std::vector<std::string> samples;  // prompts that are continued after each checkpoint
+  int64_t sample_tokens = 64;        // most tokens of each continuation
+  bool progress = true;              // a terminal shows a line of progress
+  bool tensorboard = false;          // the metrics are also written to an event file of TensorBoard
+  std::string output;                // relative to the working directory; "": runs/NAME
   bool operator==(const TrainConfig&) const = default;
 };
 

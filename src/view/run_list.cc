@@ -87,6 +87,22 @@ json memory_kinds_of(const fs::path& path) {
   return memory;
 }
 
+// Returns the last texts of samples.jsonl, oldest first: {"step", "prompt", "text"}.
+json samples_of(const fs::path& path) {
+  auto samples = json::array();
+  std::istringstream lines(text_of(path, kLogBytes));
+  for (std::string line; std::getline(lines, line);) {
+    auto sample = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto is_text = [&](const char* key) {
+      return sample.contains(key) && sample[key].is_string();
+    };
+    const bool whole = sample.is_object() && sample.contains("step") &&
+                       sample["step"].is_number_integer() && is_text("prompt") && is_text("text");
+    if (whole) samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
 json last_of(const Metrics& metrics, std::string_view name) {
   const auto* values = metrics.find(name);
   if (!values) return nullptr;
@@ -253,6 +269,7 @@ json RunList::details(std::string_view name) const {
           {"wait_s", of_ranks("wait_s")},
           {"memory_kinds", memory_kinds_of(folder / "memory.json")},
           {"trace", found.trace->read(folder / "trace.json")},
+          {"samples", samples_of(folder / "samples.jsonl")},
           {"summary", found.metrics->summary()}};
 }
 

@@ -29,6 +29,14 @@ TEST_CASE(
   CHECK_FALSE(requests.waits(1));
 }
 
+TEST_CASE("a frame has as many bytes as its limit, and not one more") {
+  const auto bytes = std::move(Writer(Kind::wait).text("key")).finish();
+  const size_t length = bytes.size() - 4;  // after the four bytes that tell it
+  auto whole = bytes, long_one = bytes;
+  CHECK(take_frame(whole, length));
+  CHECK_THROWS_AS(take_frame(long_one, length - 1), Malformed);
+}
+
 TEST_CASE("a request of an unknown kind is answered with an error") {
   Requests requests{Limits()};
   const auto answers = requests.handle(1, received(Writer(static_cast<Kind>(63))));

@@ -41,6 +41,8 @@ TEST_CASE("invalid YAML is refused with its line") {
         "[yaml] a.yaml:3:1: a file has one document, but here begins another");
   CHECK_THAT(error("[1]: 2\n"), Catch::Contains("a key is a text"));
   CHECK_THAT(error("&a [*a]\n"), Catch::Contains("at most 64 deep"));
+  CHECK(error(std::string(64, '[') + std::string(64, ']')) == "");
+  CHECK_THAT(error(std::string(66, '[') + std::string(66, ']')), Catch::Contains("64 deep"));
   CHECK_THAT(error(std::string(100'000, '[')), Catch::Contains("1000 brackets are not closed"));
   // 10^12 values in 300 bytes.
   std::string aliases = "- &a0 [x, x, x, x, x, x, x, x, x, x]\n";

@@ -20,7 +20,7 @@ class TrainingJob {
       const std::string& model = "kind = \"gpt\"\nlayers = 2\nwidth = 32\nheads = 2\n") {
     file_ = folder_.write("job.toml",
                           "[model]\n" + model + "[data]\ntext = [\"" +
-                              std::filesystem::absolute("strategies/data/jargon.txt").string() +
+                              std::filesystem::absolute("strategies/data/novels.txt").string() +
                               "\"]\nsequence = 32\n"
                               "[batch]\nglobal = 8\n[optimizer]\nlr = 1e-3\n"
                               "[lr_schedule]\nkind = \"constant\"\nwarmup = 0\n"

@@ -31,6 +31,28 @@ Lines lines_of(const fs::path& path) {
   return lines;
 }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator(in), {}};
+}
+
+// Returns the names of the test cases of a source, each between two line ends.
+std::string names_of_cases(const std::string& source) {
+  static const std::regex begin(R"re(TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+))re"),
+      literal(R"re("((?:[^"\\]|\\.)*)")re");
+  std::string names;
+  for (std::sregex_iterator at(source.begin(), source.end(), begin), end; at != end; ++at) {
+    const auto literals = (*at)[1].str();
+    std::string name;
+    for (std::sregex_iterator part(literals.begin(), literals.end(), literal); part != end;
+         ++part) {
+      name += (*part)[1];
+    }
+    names += "\n" + name + "\n";
+  }
+  return names;
+}
+
 // Returns the mutants of a list: the lines of each paragraph, without comments.
 std::vector<Lines> mutants_of(const fs::path& list) {
   std::vector<Lines> mutants(1);
@@ -46,19 +68,33 @@ std::vector<Lines> mutants_of(const fs::path& list) {
   return mutants;
 }
 
-// Returns whether tests/FOLDER has the sources that the executable (tests_FOLDER or
-// tests_FOLDER_PART) and the tags of files name.
+// Returns whether tests/FOLDER has the sources and the cases that the executable (tests_FOLDER or
+// tests_FOLDER_PART), the tags of files and the patterns of names name.
 bool names_tests(const fs::path& root, const std::string& line) {
   const auto folder = root / "tests" / line.substr(6, line.find_first_of(" _", 6) - 6);
   if (!line.starts_with("tests_") || !fs::is_directory(folder)) return false;
   std::set<std::string> sources;
+  std::string cases;  // the names of all, each between line ends
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".cc") continue;
     sources.insert(entry.path().stem().string());
+    cases += names_of_cases(text_of(entry.path()));
   }
-  const std::regex tag(R"(\[#(\w+)\])");
-  const auto tags = std::sregex_iterator(line.begin(), line.end(), tag);
-  return std::all_of(tags, std::sregex_iterator(),
-                     [&](const std::smatch& match) { return sources.contains(match[1]); });
+  const std::regex tag(R"(\[#(\w+)\])"), name("\"([^\"]*)\"");
+  const auto all = [&](const std::regex& pattern, const auto& holds) {
+    return std::all_of(std::sregex_iterator(line.begin(), line.end(), pattern),
+                       std::sregex_iterator(),
+                       [&](const std::smatch& match) { return holds(match[1].str()); });
+  };
+  return all(tag, [&](const std::string& file) { return sources.contains(file); }) &&
+         all(name, [&](std::string pattern) {
+           if (pattern.starts_with('[')) return true;
+           pattern = "\n" + pattern + "\n";
+           // Catch's patterns: a star at either end, and commas after a backslash.
+           pattern = std::regex_replace(pattern, std::regex("^\n\\*|\\*\n$"), "");
+           pattern = std::regex_replace(pattern, std::regex("\\\\,"), ",");
+           return cases.find(pattern) != std::string::npos;
+         });
 }
 
 // Returns the mutants that no longer fit the tree, and the number of all.
@@ -96,11 +132,13 @@ TEST_CASE("every mutant of the list applies to one line and names tests") {
   CHECK(count >= 100);
   const perigee::test::Folder tree;
   tree.add("src/a.cc", "  return 1;\nint b;\nint b;\n");
-  tree.add("tests/base/a_test.cc", "");
+  tree.add("tests/base/a_test.cc", "TEST_CASE(\n    \"a \"\n    \"case, twice\") {}\n");
   tree.add(
       "tests/mutants/a.txt",
       "# A comment.\n\ngood: a fault\nsrc/a.cc\n- return 1;\n+ return 2;\n"
       "tests_base -# \"[#a_test]\"\n\n"
+      "case: a fault\nsrc/a.cc\n- return 1;\n+ return 2;\ntests_base \"a case\\, *\",\"*twice\"\n\n"
+      "none: a fault\nsrc/a.cc\n- return 1;\n+ return 2;\ntests_base \"case*\"\n\n"
       "good: twice\nsrc/a.cc\n- return 3;\n+ return 3;\ntests_base -# \"[#b_test]\"\n\n"
       "many: a fault\nsrc/a.cc\n- int b;\n+ int c;\ntests_other\n\nshort: a fault\nsrc/a.cc\n");
   CHECK(
@@ -111,5 +149,6 @@ TEST_CASE("every mutant of the list applies to one line and names tests") {
             "tests/mutants/a.txt: good: the old line is in src/a.cc 0 times",
             "tests/mutants/a.txt: many: names no tests",
             "tests/mutants/a.txt: many: the old line is in src/a.cc 2 times",
+            "tests/mutants/a.txt: none: names no tests",
             "tests/mutants/a.txt: short: needs a name, a file, an old line, a new line and tests"});
 }

@@ -21,7 +21,7 @@ struct Start {
 };
 
 // The text that the job trains on until the user has another one.
-constexpr const char* kText = "data/jargon.txt";  // of strategies/
+constexpr const char* kText = "data/novels.txt";  // of strategies/
 
 const std::map<std::string, Start>& starts() {
   static const std::map<std::string, Start> all = {
@@ -31,7 +31,7 @@ const std::map<std::string, Start>& starts() {
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.cc       a model plugin, and CMakeLists.txt to build it\n"
-        "  text.txt       the text that it learns: the Jargon File\n"
+        "  text.txt       the text that it learns: two novels by Jane Austen\n"
         "Start with: {1} train {0}/job.toml\n"}},
       {"pytorch",
        {{"new_pytorch", "new/strategy.lua", "export.py"},
@@ -39,7 +39,7 @@ const std::map<std::string, Start>& starts() {
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.py       a model in PyTorch, and export.py, which writes it as an archive\n"
-        "  text.txt       the text that it learns: the Jargon File\n"
+        "  text.txt       the text that it learns: two novels by Jane Austen\n"
         "Start with: python3 {0}/model.py && {1} train {0}/job.toml\n"}},
   };
   return all;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/fail.h"
@@ -16,6 +17,7 @@
 #include "checkpoint/files.h"
 #include "data/files_record.h"
 #include "train/commands/gradient_check.h"
+#include "train/generate/training_samples.h"
 #include "train/measure/recorded_profile.h"
 #include "train/output/checkpoints.h"
 #include "train/output/metrics.h"
@@ -201,6 +203,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
 
   require_document_inputs(job, shared.training);
 
+  std::optional<TrainingSamples> samples;
+  if (!job.train.samples.empty()) {
+    const auto file = root ? folder->file("samples.jsonl") : std::string();
+    samples.emplace(task, shared, session.connection, session.traces, file);
+  }
+
   // The rank's program, tensors and data.
   phases.begin("compiling the program");
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
@@ -272,6 +280,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   hooks.checkpoint = [&](int64_t step, const std::string& of_loop, bool last) {
     return checkpoints.begin(step, of_loop, /*copies=*/!last);
   };
+  if (samples) {
+    hooks.sample = [&](int64_t step) {
+      checkpoints.wait();
+      samples->write(step);
+    };
+  }
   hooks.between_checkpoints = [&] { checkpoints.poll(); };
   hooks.validating = [&](int64_t done, int64_t all) {
     if (done == 0) phases.begin("validating");

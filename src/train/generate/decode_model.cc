@@ -95,6 +95,14 @@ plan::Plan training_plan(const Task& task, int64_t ranks) {
 
 }  // namespace
 
+void require_text_model(const graph::Graph& evaluation, std::string_view kind) {
+  if (evaluation.find_input("tokens") &&
+      evaluation.find_output(graph::Output::Kind::result, "logits")) {
+    return;
+  }
+  fail("generate", "the model must take \"tokens\" and give \"logits\", but {} does not", kind);
+}
+
 DecodeModel open_decode_model(const Task& given, const GeneratorOptions& options, int64_t ranks) {
   const auto task = with_context(given, options.context);
   const auto& job = task.job;
@@ -108,10 +116,7 @@ DecodeModel open_decode_model(const Task& given, const GeneratorOptions& options
   const auto& captured = source->at(1, /*evaluation=*/true);
   const auto& whole = captured.graph;
   model.tied = captured.tied;
-  if (!whole.find_input("tokens") || !whole.find_output(graph::Output::Kind::result, "logits")) {
-    fail("generate", "the model must take \"tokens\" and give \"logits\", but {} does not",
-         job.model.kind);
-  }
+  require_text_model(whole, job.model.kind);
   model.context = whole.type(whole.find_input("tokens")->value).shape.at(1);
   const CacheShape shape = {options.slots, model.context, windows_of(job)};
   // Within a window no mask is part of the graph.
@@ -134,7 +139,8 @@ DecodeModel open_decode_model(const Task& given, const GeneratorOptions& options
     model.extending = with_caches(std::move(extend), shape);
     model.filling = with_caches(std::move(fill), shape);
   }
-  model.plan = decode_plan(model.extending, training_plan(task, ranks));
+  model.plan = decode_plan(model.extending,
+                           options.trained ? *options.trained : training_plan(task, ranks));
   if (model.plan.mesh.size() != ranks) {
     fail("generate", "the plan is for {} ranks, but there are {}: start as many (--nproc)",
          model.plan.mesh.size(), ranks);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "exec/comm/communicator.h"
 #include "graph/graph.h"
@@ -16,7 +17,12 @@ struct GeneratorOptions {
   std::string checkpoint;  // "": the newest of train.output
   int64_t slots = 1;       // texts at once
   int64_t context = 0;     // most tokens of a text; 0: data.sequence of the job
+  // Plan of the training graph; nullptr: made by the task's strategy.
+  const plan::Plan* trained = nullptr;
 };
+
+// Throws Error for a graph without the input "tokens" and the result "logits". `kind`: the model's.
+void require_text_model(const graph::Graph& evaluation, std::string_view kind);
 
 struct DecodeModel {
   graph::Graph extending;  // one token of each slot; without caches: one whole text

@@ -52,7 +52,7 @@ void place_caches(const Graph& graph, plan::Plan& plan) {
 
 }  // namespace
 
-plan::Plan decode_plan(const Graph& graph, const plan::Plan& trained) {
+void require_generating_plan(const plan::Plan& trained) {
   if (trained.pipeline.cuts()) {
     fail(
         "generate",
@@ -60,6 +60,10 @@ plan::Plan decode_plan(const Graph& graph, const plan::Plan& trained) {
         "fsdp (--strategy), or one rank (neither --strategy nor --nproc)",
         trained.pipeline.starts.size() + 1);
   }
+}
+
+plan::Plan decode_plan(const Graph& graph, const plan::Plan& trained) {
+  require_generating_plan(trained);
   plan::Plan plan;
   plan.mesh = trained.mesh;
   plan.batch_axes = {};

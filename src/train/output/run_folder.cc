@@ -32,7 +32,8 @@ constexpr const char* kPlan = "plan.json";
 constexpr const char* kData = "data.json";
 constexpr const char* kMemory = "memory.json";
 constexpr const char* kTrace = "trace.json";
-constexpr const char* kFiles[] = {kJob, kPlan, kData, kMemory, kTrace, "log.txt", kMetrics};
+constexpr const char* kFiles[] = {kJob,   kPlan,     kData,    kMemory,
+                                  kTrace, "log.txt", kMetrics, "samples.jsonl"};
 constexpr const char* kLock = ".lock";
 
 // The metrics of a run that went on from an earlier step, as they were.

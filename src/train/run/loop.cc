@@ -202,6 +202,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
       hooks.between_checkpoints();
     }
     if (root) hooks.report(metrics);
+    if (metrics.checkpoint_s && !judgement.ends && !result.stopped) hooks.sample(step);
     if (judgement.ends) {
       hooks.complete_checkpoint();
       throw *judgement.ends;

@@ -28,6 +28,8 @@ struct LoopHooks {
   // for which the rank did not train. `last`: no step follows.
   std::function<double(int64_t step, const std::string& state, bool last)> checkpoint =
       [](int64_t, const std::string&, bool) { return 0.0; };
+  // Every rank, after the report of a step with a checkpoint, unless the job was stopped there.
+  std::function<void(int64_t step)> sample = [](int64_t) {};
   // Every rank, after a step without a checkpoint.
   std::function<void()> between_checkpoints = [] {};
   // Every rank, in a validation: how many of all batches are done.

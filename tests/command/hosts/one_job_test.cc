@@ -68,8 +68,8 @@ TEST_CASE("hosts with another job are refused on all hosts with the keys and val
 
 TEST_CASE("data files of one name and another size are another job") {
   const TrainingJob job;
-  const auto text = read("strategies/data/jargon.txt");
-  const auto shorter = job.folder().write("jargon.txt", text.substr(0, text.size() / 2));
+  const auto text = read("strategies/data/novels.txt");
+  const auto shorter = job.folder().write("novels.txt", text.substr(0, text.size() / 2));
   CHECK_THAT(refused(job, "", "--set data.text=[\"" + shorter + "\"]"),
              Contains("the size of the data's files is " + std::to_string(text.size()) + " bytes"));
 }

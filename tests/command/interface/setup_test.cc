@@ -135,3 +135,42 @@ TEST_CASE("a bundle has all packages beside a compiler and LibTorch, in at most 
   CHECK_THAT(large.err, Contains("must stay below 67108864 bytes"));
   CHECK_FALSE(fs::exists(checkout / "large.tar"));
 }
+
+TEST_CASE("setup installs what the command needs, and what tests need where it is asked") {
+  const Checkout checkout;
+  checkout.program("bin/dpkg-query", "exit 1");  // nothing is installed
+  checkout.program("bin/id", "echo 0");
+  checkout.program("bin/apt-get", R"sh(case "$*" in install*) echo "$*" >> installed ;; esac)sh");
+  checkout.program("bin/env", R"sh(shift; exec "$@")sh");
+  const auto installed = [&](const std::string& option) {
+    fs::remove(checkout / "checkout/installed");
+    const auto ran = checkout.shell("checkout/scripts/setup " + option);
+    INFO(ran.out << ran.err);
+    REQUIRE(ran.status == 0);
+    return read(checkout / "checkout/installed");
+  };
+  CHECK_THAT(installed(""), Contains("install") && Contains(" libluajit-5.1-dev ") &&
+                                !Contains("catch2") && !Contains("clang-format") &&
+                                !Contains("chromium"));
+  CHECK_THAT(installed("--test"), Contains(" libluajit-5.1-dev ") && Contains(" catch2 ") &&
+                                      Contains(" clang-format-14") && !Contains("debootstrap"));
+  CHECK_THAT(installed("--fuzz"),
+             Contains(" clang") && !Contains("catch2") && !Contains("--no-install-recommends"));
+}
+
+TEST_CASE("setup leaves the CUDA part out where no GPU is, unless it is asked for") {
+  if (fs::exists("/proc/driver/nvidia/version")) return;
+  const Checkout checkout;
+  checkout.program("bin/dpkg-query", "echo installed");
+  checkout.program("bin/nvcc", "echo release 13.0");
+  checkout.program("checkout/scripts/libtorch", "echo libtorch \"$@\"");
+  const auto setup = [&](const std::string& cuda) {
+    const auto ran = checkout.shell("PERIGEE_CUDA=" + cuda + " checkout/scripts/setup");
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+    return ran.out;
+  };
+  CHECK_THAT(setup(""), Contains("no GPU, left out") && Contains("libtorch .deps\n"));
+  CHECK_THAT(setup("on"), Contains("libtorch .deps --cuda\n"));
+  CHECK_THAT(setup("off"), Contains("CUDA: left out") && Contains("libtorch .deps\n"));
+}

@@ -65,6 +65,9 @@ struct Runs {
         "\"dur\":3000},{\"ph\":\"X\",\"name\":\"all_reduce\",\"pid\":0,\"tid\":1,\"ts\":3000,"
         "\"dur\":1000}]}\n");
     folder.write("runs/b/trace.json", "{\"traceEvents\":[");  // cut short
+    folder.write("runs/a/samples.jsonl",
+                 "{\"step\":1,\"prompt\":\"It \",\"text\":\"is <b>\"}\nno JSON\n[]\n"
+                 "{\"step\":2,\"prompt\":\"It \"");  // being written
     folder.write("runs/b/metrics.jsonl",
                  "{\"step\":1,\"loss\":7,\"step_s\":1,\"peak_bytes\":[3]}\n"
                  "{\"summary\":{\"steps\":1}}\n");
@@ -130,10 +133,12 @@ TEST_CASE("watch lists runs, follows their steps and shows charts, details and d
   CHECK(details["memory_kinds"]["ranks"] == json{{700, 300}, {700, 0}});
   CHECK(details["compute_s"] == json{0.4, 0.5});
   CHECK(details["wait_s"] == json{0.1, 0});
+  CHECK(details["samples"] == json{{{"step", 1}, {"prompt", "It "}, {"text", "is <b>"}}});
   CHECK(details["trace"]["seconds"].get<double>() == Approx(4e-3));
   CHECK(details["trace"]["ranks"][0]["exposed"].get<double>() == Approx(1e-3));
   const auto b = json::parse(get("/api/run?name=b"));
   CHECK(b["memory_kinds"].is_null());
+  CHECK(b["samples"] == json::array());
   CHECK_THAT(b["trace"]["error"].get<std::string>(), Contains("[trace]"));
   // A trace that is written anew is read anew.
   runs.folder.write("runs/a/trace.json",

@@ -56,10 +56,10 @@ TEST_CASE(
   INFO(good.err);
   CHECK(good.status == 0);
   CHECK_THAT(good.err, Contains(" tokens/s") && !Contains("samples/s"));
-  const auto other = train("--set data.tokenizer=strategies/data/jargon.model");
+  const auto other = train("--set data.tokenizer=strategies/data/novels.model");
   CHECK(other.status == 2);
   CHECK_THAT(other.err, Contains("ids of data.tokenizer must be below the rows of parameter") &&
-                            Contains("= 256, but ") && Contains("jargon.model has 2048 ids"));
+                            Contains("= 256, but ") && Contains("novels.model has 4096 ids"));
   CHECK_THAT(train("--set data.text=" + (folder / "texts.jsonl")).err,
              Contains("texts.jsonl is JSON") && Contains("name it in data.jsonl"));
 }

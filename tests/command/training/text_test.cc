@@ -46,7 +46,7 @@ TEST_CASE("a job trains on text by a SentencePiece model, tokenized once for all
     if (i % 3 == 0) text += "over the fox the dog jumps and the quick fox sleeps\n";
   }
   folder.write("text.txt", text);
-  fs::copy_file("strategies/data/jargon.model", folder / "small.model");
+  fs::copy_file("strategies/data/novels.model", folder / "small.model");
   const auto job = folder.write(
       "job.toml",
       "[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 32\nheads = 2\ndtype = \"float64\"\n"

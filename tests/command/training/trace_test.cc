@@ -222,7 +222,7 @@ TEST_CASE("six steps of a small GPT on four ranks take at most 2 s from start to
   const Folder folder;
   const auto job = folder.write(
       "job.toml", "[model]\nkind = \"gpt\"\nlayers = 4\nwidth = 48\nheads = 4\n[data]\ntext = [\"" +
-                      fs::absolute("strategies/data/jargon.txt").string() +
+                      fs::absolute("strategies/data/novels.txt").string() +
                       "\"]\nsequence = 64\n[batch]\nglobal = 8\n[train]\nsteps = 6\noutput = \"" +
                       folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\nranks = 4\n");
   const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};

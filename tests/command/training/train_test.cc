@@ -301,7 +301,7 @@ TEST_CASE("initial values are read from a file if required, and files are distri
   CHECK_THAT(job.refused("train", overwrite + "--set megatron.perform_initialization=false"),
              Contains("train.initialise = false leaves first values") && Contains("--resume"));
   // Two files of one text each.
-  const auto text = read("strategies/data/jargon.txt");
+  const auto text = read("strategies/data/novels.txt");
   job.folder().write("a.txt", text.substr(0, text.size() / 2));
   job.folder().write("b.txt", text.substr(text.size() / 2));
   const auto dealt = overwrite + "--set data.text=[\"" + (job.folder() / "a.txt") + "\",\"" +
