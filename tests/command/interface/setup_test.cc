@@ -136,7 +136,7 @@ TEST_CASE("a bundle has all packages beside a compiler and LibTorch, in at most 
   CHECK_FALSE(fs::exists(checkout / "large.tar"));
 }
 
-TEST_CASE("setup installs what the command needs, and what tests need where it is asked") {
+TEST_CASE("setup installs the packages of the command, and with --test also those of tests") {
   const Checkout checkout;
   checkout.program("bin/dpkg-query", "exit 1");  // nothing is installed
   checkout.program("bin/id", "echo 0");
