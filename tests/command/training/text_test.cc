@@ -79,7 +79,7 @@ TEST_CASE("a job trains on text by a SentencePiece model, tokenized once for all
   for (size_t i = 0; i < four.second.size(); ++i)
     CHECK(two.second[i] == Approx(four.second[i]).epsilon(1e-10));
   CHECK(fs::last_write_time(tokens[0]) == written);
-  CHECK(perigee::job::Job::load(folder / "run/job.toml").model.integer("vocab") == 2048);
+  CHECK(perigee::job::Job::load(folder / "run/job.toml").model.integer("vocab") == 4096);
 
   const auto sampled = run({"sample", job, "--prompt", "the quick", "--tokens", "20"}, how);
   INFO(sampled.err);
@@ -89,7 +89,7 @@ TEST_CASE("a job trains on text by a SentencePiece model, tokenized once for all
   // data.tokens accepts the file.
   const auto raw = folder.write(
       "raw.toml",
-      "name = \"job\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 32\nheads = 2\nvocab = 2048\n"
+      "name = \"job\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 32\nheads = 2\nvocab = 4096\n"
       "dtype = \"float64\"\n[data]\ntokens = [\"" +
           tokens[0] +
           "\"]\nsequence = 16\nvalidation = 0.1\n[batch]\nglobal = 8\n[optimizer]\nlr = 1e-2\n"
