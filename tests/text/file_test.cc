@@ -76,6 +76,8 @@ TEST_CASE("texts are cut only where that changes nothing") {
   file["pre_tokenizer"] = nullptr;
   CHECK(files.load(file)->last_cut("bba", 3) == 2);  // no token has "ba" or "bb" ...
   CHECK(files.load(file)->last_cut("abb", 3) == 0);  // ... but "abb" has "bb"
+  file["model"]["vocab"]["c"] = file["model"]["vocab"]["a"];  // merges of "a" are those of "c"
+  CHECK(files.load(file)->last_cut("bba", 3) == 0);
 }
 
 TEST_CASE("a damaged or unknown tokenizer.json is refused with its place") {

@@ -3,9 +3,11 @@
 // overwrite the memory of the other.
 #include <sentencepiece_processor.h>
 
+#include <exception>
 #include <fstream>
 #include <iterator>
 
+#include "base/error.h"
 #include "base/fail.h"
 #include "text/sentencepiece/charsmap.h"
 #include "text/tokenizer.h"
@@ -23,11 +25,18 @@ class SentencePiece : public Tokenizer {
       fail("data", "the SentencePiece model {} is damaged: its table of replacements {}", path,
            defect);
     }
-    const auto status = processor_.Load(path);
-    if (!status.ok()) {
+    const auto refuse = [&](std::string_view reason) {
       fail("data",
            "tokenizer must be \"bytes\", a tokenizer.json or a SentencePiece model, but {}: {}",
-           path, status.ToString());
+           path, reason);
+    };
+    try {
+      const auto status = processor_.Load(path);
+      if (!status.ok()) refuse(status.ToString());
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // the library's table of pieces throws
+      refuse(error.what());
     }
   }
   int64_t vocab() const override { return processor_.GetPieceSize(); }

@@ -67,9 +67,10 @@ class Bpe : public Model {
   }
 
   // No merge joins two characters that are side by side in no token. Characters that are no tokens
-  // may become one unknown token, or bytes.
+  // may become one unknown token, or bytes. Merges are of ids, also of other tokens of that id.
   bool cut(char32_t a, char32_t b) const override {
     if (!prefix_.empty() || !suffix_.empty() || a == kUnknown) return false;
+    if (vocabulary_.has_shared_ids()) return false;
     if (character_id(a) < 0 || character_id(b) < 0) return false;
     std::call_once(neighbours_once_, [&] {
       for (const auto& token : vocabulary_.tokens()) {

@@ -22,7 +22,9 @@ Vocabulary::Vocabulary(const Reader& json) : ids_(json.value().size()) {
 void Vocabulary::add(std::string_view token, int64_t id) {
   ids_.set(token, id);
   if (tokens_.size() <= size_t(id)) tokens_.resize(size_t(id) + 1);
-  tokens_[size_t(id)] = token;
+  auto& known = tokens_[size_t(id)];
+  shared_ = shared_ || (!known.empty() && known != token);
+  known = token;
 }
 
 }  // namespace perigee::text
