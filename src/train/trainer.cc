@@ -24,6 +24,7 @@
 #include "train/step/rank_trainer.h"
 #include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
+#include "train/task/threads.h"
 
 namespace perigee {
 
@@ -85,6 +86,12 @@ class SharedSource : public DataSource {
   std::mutex mutex_;
 };
 
+// `ranks`: of this process.
+Job with_threads(Job job, int64_t ranks) {
+  job.cluster.threads = train::threads_of_rank(job, ranks);
+  return job;
+}
+
 void check_batch(const Batch& batch, const Job& job) {
   for (const auto& [name, tensor] : batch) {
     if (!job.data.is_batched(name)) continue;
@@ -111,11 +118,11 @@ struct Trainer::Impl {
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)
-      : job(job),
+      : job(with_threads(job, std::ssize(connected))),
         data(std::move(data)),
         connections(std::move(connected)),
         database(profile.empty() ? profile_of(job) : profile),
-        traces(database, static_cast<int>(job.cluster.threads), connections.front().device) {}
+        traces(database, static_cast<int>(this->job.cluster.threads), connections.front().device) {}
 
   exec::Communicator& communicator(size_t i) const { return *connections[i].communicator; }
   bool has_root() const { return communicator(0).rank() == 0; }

@@ -1,5 +1,6 @@
 // Gives each test process, and the commands that it runs, a cache folder of its own: the planner's
-// choices depend on measured times in the cache.
+// choices depend on measured times in the cache. Ranks compute with one thread unless a job says
+// otherwise: the numbers of several depend on the machine, and several tests run at once.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ class OwnCache {
     if (::mkdtemp(folder.data()) == nullptr) return;
     folder_ = folder;
     ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+    ::setenv("OMP_NUM_THREADS", "1", 0);
   }
   ~OwnCache() {
     if (folder_.empty() || ::getpid() != owner_) return;  // the parent of a forked test removes it

@@ -23,6 +23,7 @@
 #include "job/job.h"
 #include "text/tokenizer.h"
 #include "train/ranks/share.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -120,8 +121,7 @@ double speedup(int threads) {
 
 // Returns the ranks and threads of a job on CPUs that sets neither.
 std::string describe_ranks(int cores) {
-  const job::Job job;
-  const auto threads = job.cluster.threads;
+  const auto threads = threads_of_rank({}, 1);
   const auto text = fmt::format("1 with {} thread{} by default (--nproc, cluster.threads)", threads,
                                 threads == 1 ? "" : "s");
   if (cores == 1) return text + "; there is one core";

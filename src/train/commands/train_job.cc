@@ -32,6 +32,7 @@
 #include "train/run/summary.h"
 #include "train/step/token_input.h"
 #include "train/task/open_model.h"
+#include "train/task/threads.h"
 #include "view/event_file.h"
 
 namespace perigee::train {
@@ -44,7 +45,7 @@ void require_gradients(const Task& task, const std::string& plan_text) {
   on_cpu.job = completed(on_cpu);
   const auto check = check_gradients(plan_task(on_cpu, plan_text));
   // The check sets one thread.
-  at::set_num_threads(static_cast<int>(task.job.cluster.threads));
+  at::set_num_threads(static_cast<int>(threads_of_rank(task.job, task.world)));
   require_passed(check);
 }
 

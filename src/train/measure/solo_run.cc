@@ -11,6 +11,7 @@
 #include "train/step/rank_trainer.h"
 #include "train/step/step_data.h"
 #include "train/step/step_scalars.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -67,7 +68,7 @@ SoloRun::SoloRun(Program program, const mesh::Mesh& mesh, std::shared_ptr<exec::
   };
   executor_ = std::make_unique<exec::Executor>(
       std::move(program), *echo_, mesh,
-      exec::ExecutorOptions{.threads = static_cast<int>(job.cluster.threads),
+      exec::ExecutorOptions{.threads = static_cast<int>(threads_of_rank(job, 1)),
                             .seed = static_cast<uint64_t>(job.seed),
                             .device = std::move(device)});
   fill();

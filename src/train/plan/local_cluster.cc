@@ -9,6 +9,7 @@
 #include "exec/cuda.h"
 #include "job/rank_process.h"
 #include "train/ranks/device.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -70,7 +71,12 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
 cost::Cluster cpu_hosts(const job::Job& job, int64_t ranks) {
   const auto of_host = std::clamp<int64_t>(job::ranks_of_host().value_or(ranks), 1, ranks);
   auto cluster = cost::cpu_cluster(ranks, memory_of_host());
-  cluster.devices.front().memory = memory_of_host() / static_cast<double>(of_host);
+  auto& device = cluster.devices.front();
+  device.memory = memory_of_host() / static_cast<double>(of_host);
+  const auto threads = static_cast<double>(threads_of_rank(job, of_host));
+  for (auto& [dtype, peak] : device.peak) peak *= threads;
+  device.vector *= threads;
+  device.bandwidth *= threads;
   const bool gloo = job.cluster.communicator == "gloo";
   if (of_host == ranks) {
     if (gloo && ranks > 1) cluster.links = {cost::gloo_link(ranks)};

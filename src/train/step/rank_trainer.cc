@@ -23,6 +23,7 @@
 #include "train/step/step_data.h"
 #include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -74,8 +75,8 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
 RankTrainer::~RankTrainer() = default;
 
 exec::ExecutorOptions RankTrainer::executor_options() const {
-  return {static_cast<int>(job_.cluster.threads), static_cast<uint64_t>(job_.seed),
-          connection_.device};
+  return {static_cast<int>(threads_of_rank(job_, connection_.local_ranks)),
+          static_cast<uint64_t>(job_.seed), connection_.device};
 }
 
 void RankTrainer::set_loss_scale(double scale) {

@@ -19,6 +19,7 @@
 #include "job/model_kinds.h"
 #include "text/tokenizer.h"
 #include "train/task/job_json.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -194,6 +195,7 @@ job::Job completed(const Task& task) {
     }
   }
   job.data.batched_names = batched_names(job);
+  job.cluster.threads = threads_of_rank(job, task.world);
   return job;
 }
 
