@@ -57,8 +57,8 @@ perigee_fuzzed(hosts SOURCES src/exec/comm/agreement.cc tools/perigee/launch/hos
 perigee_fuzzed(requests SOURCES src/train/serve/openai_requests.cc src/train/task/draw_options.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(stages SOURCES src/search/stages/stage_table_text.cc LIBRARIES fuzzed_base)
 perigee_fuzzed(exported SOURCES src/capture/exported/archive.cc src/capture/exported/arguments.cc
-  src/capture/exported/numbers.cc src/capture/exported/outcome.cc src/capture/exported/reader.cc src/capture/exported/signature.cc src/capture/exported/zip_records.cc
-  src/capture/exported/types.cc src/capture/record/data_schema.cc LIBRARIES torch::cpu fuzzed_plan)
+  src/capture/exported/numbers.cc src/capture/exported/outcome.cc src/capture/exported/reader.cc src/capture/exported/signature.cc
+  src/capture/exported/types.cc src/capture/exported/zip_records.cc src/capture/record/data_schema.cc LIBRARIES torch::cpu fuzzed_plan)
 
 perigee_fuzzer(job fuzzed_job)
 perigee_fuzzer(plan fuzzed_plan)
