@@ -74,8 +74,8 @@ TEST_CASE("texts are cut only where that changes nothing") {
   file["pre_tokenizer"]["pattern"]["Regex"] = "\\w+|\\s+(?!\\S)|\\s+";
   CHECK(files.load(file)->last_cut("ab  ab", 5) == 2);
   file["pre_tokenizer"] = nullptr;
-  CHECK(files.load(file)->last_cut("bba", 3) == 2);  // no token has "ba" or "bb" ...
-  CHECK(files.load(file)->last_cut("abb", 3) == 0);  // ... but "abb" has "bb"
+  CHECK(files.load(file)->last_cut("bba", 3) == 2);           // no token has "ba" or "bb" ...
+  CHECK(files.load(file)->last_cut("abb", 3) == 0);           // ... but "abb" has "bb"
   file["model"]["vocab"]["c"] = file["model"]["vocab"]["a"];  // merges of "a" are those of "c"
   CHECK(files.load(file)->last_cut("bba", 3) == 0);
 }

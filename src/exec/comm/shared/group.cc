@@ -403,16 +403,21 @@ std::vector<int64_t> SharedGroup::missing(const SharedWork& work) const {
 }
 
 void SharedGroup::check_peers(const SharedWork& work) const {
-  const auto absent = missing(work);
   for (const auto position : work.channel_->positions) {
     const auto& peer = peers_[position];
     if (!peer) continue;
+    // In this order: a peer may join, leave and end meanwhile. The state of one that has ended, and
+    // the calls of one that has left, no longer change.
+    const bool runs = peer->runs();
     const auto state = peer->board().state.load(std::memory_order_acquire);
-    const bool needed = std::ranges::find(absent, position) != absent.end();
     if (state == Board::aborted) {
       fail_transfer(work, failure_or(*process_.store, peer->board().reason.data()));
     }
-    if (state == Board::left ? needed : !peer->runs()) {
+    const auto is_missing = [&] {
+      const auto absent = missing(work);
+      return std::ranges::find(absent, position) != absent.end();
+    };
+    if (state == Board::left ? is_missing() : !runs) {
       fail_transfer(work, failure_or(*process_.store,
                                      fmt::format("rank {} does not answer", ranks()[position])));
     }

@@ -19,7 +19,7 @@ class Vocabulary {
   void add(std::string_view token, int64_t id);
   int64_t id(std::string_view token) const { return ids_.find(token); }  // or -1
   const std::vector<std::string>& tokens() const { return tokens_; }     // by id
-  bool has_shared_ids() const { return shared_; }  // of several tokens
+  bool has_shared_ids() const { return shared_; }                        // of several tokens
   size_t size() const { return ids_.size(); }
 
  private:
