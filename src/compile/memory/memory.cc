@@ -47,7 +47,7 @@ class Memory {
       life.start = start;
       life.first_section = section;
     }
-    life.end = std::max(life.end, end);
+    life.end = end;  // instructions come in order, so that it never falls
     life.last_section = section;
     life.last_access = access;
   }
