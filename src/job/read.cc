@@ -1,6 +1,7 @@
 // From TOML to a job.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -218,6 +219,7 @@ class Reader {
            job_.dialect.name, name);
     }
     places_[name] = place;
+    require_finite(name, node);
     std::ostringstream text;
     constexpr auto flags = toml::toml_formatter::default_flags &
                            ~(toml::format_flags::indentation |
@@ -225,6 +227,20 @@ class Reader {
     text << toml::toml_formatter(toml::table{{name, *table}}, flags) << '\n';
     job_.dialect = {name, text.str(), file_, {{"", place}}};
     dialect_places("", *table);
+  }
+
+  // toml++ prints no lists of numbers that are not finite.
+  void require_finite(const std::string& name, const toml::node& node) {
+    if (const auto* number = node.as_floating_point(); number && !std::isfinite(number->get())) {
+      fail("job", "{}the numbers of [{}] are finite, but one is {}", at(node.source()), name,
+           describe(node));
+    }
+    if (const auto* table = node.as_table()) {
+      for (const auto& [key, inner] : *table) require_finite(name, inner);
+    }
+    if (const auto* list = node.as_array()) {
+      for (const auto& inner : *list) require_finite(name, inner);
+    }
   }
 
   void dialect_places(const std::string& prefix, const toml::table& table) {

@@ -107,6 +107,8 @@ TEST_CASE("a value outside its limits is an error with its place") {
   CHECK(gpt("[optimizer]\nbetas = [0.9]") ==
         "[job] a.toml:3:9: optimizer.betas has 2 numbers, but got 1");
   CHECK(gpt("[optimizer]\nlr = nan") == "[job] a.toml:3:6: optimizer.lr is finite, but got nan");
+  CHECK(gpt("[megatron]\na = {b = [1, -inf]}") ==
+        "[job] a.toml:3:14: the numbers of [megatron] are finite, but one is -inf");
   CHECK(gpt("[optimizer]\neps = 0") == "[job] a.toml:3:7: optimizer.eps is more than 0, but got 0");
   CHECK(gpt("[optimizer]\nname = \"adamx\"") ==
         "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, lion, rmsprop, adagrad, "
