@@ -6,6 +6,7 @@
 
 namespace perigee::train {
 
+// Throws Error for a plan with a pipeline, by which no text is generated.
 void require_generating_plan(const plan::Plan& trained);
 
 // `trained`: a plan of the training graph of the model that `graph` is an evaluation of, with or

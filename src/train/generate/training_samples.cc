@@ -34,6 +34,23 @@ TrainingSamples::TrainingSamples(const Task& task, const Blueprint& blueprint,
       file_(std::move(file)) {
   require_text_model(blueprint.evaluation, task.job.model.kind);
   require_generating_plan(blueprint.plan);
+  if (connection.communicator->rank() == 0) require_known_tokens();
+}
+
+void TrainingSamples::require_known_tokens() const {
+  const auto& graph = blueprint_.evaluation;
+  const auto* logits = graph.find_output(graph::Output::Kind::result, "logits");
+  const auto vocab = graph.type(logits->value).shape.back();
+  const auto tokenizer = text::make_tokenizer(task_.job.data.tokenizer);
+  for (const auto& prompt : task_.job.train.samples) {
+    for (const auto id : tokenizer->encode(prompt)) {
+      if (id < vocab) continue;
+      fail("generate",
+           "the tokens of train.samples must be below the model's {}, but \"{}\" has {}: set "
+           "data.tokenizer to that of the data",
+           vocab, prompt, id);
+    }
+  }
 }
 
 void TrainingSamples::write(int64_t step) {

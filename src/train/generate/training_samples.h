@@ -16,8 +16,8 @@ namespace perigee::train {
 class TrainingSamples {
  public:
   // `file`: samples.jsonl of the run (runtime/runs.md), for rank 0. `blueprint`, `connection` and
-  // `traces` must outlive the samples. Throws Error where the model does not generate text, or the
-  // plan has a pipeline.
+  // `traces` must outlive the samples. Throws Error where the model does not generate text, the plan
+  // has a pipeline, or a prompt has tokens that the model does not know.
   TrainingSamples(const Task& task, const Blueprint& blueprint, const Connection& connection,
                   compile::TraceSource& traces, std::string file);
 
@@ -26,6 +26,8 @@ class TrainingSamples {
   void write(int64_t step);
 
  private:
+  void require_known_tokens() const;
+
   const Task& task_;
   const Blueprint& blueprint_;
   const Connection& connection_;

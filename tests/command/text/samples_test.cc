@@ -51,11 +51,16 @@ TEST_CASE("a model continues prompts after each checkpoint, and trains as withou
   CHECK(samples_of(job) == samples);
 }
 
-TEST_CASE("samples of a model without text, or of a pipeline, are refused before training") {
+TEST_CASE("samples that cannot be written are refused before training") {
   const TrainingJob numbers("kind = \"mlp\"\ninputs = 8\noutputs = 4\nlayers = 2\nwidth = 8\n");
   CHECK_THAT(numbers.refused("train", "--set data.text=[] --set data.synthetic=true" + kSamples),
              Contains("must take \"tokens\" and give \"logits\", but mlp does not"));
   const TrainingJob job;
+  CHECK_THAT(job.refused("train",
+                         "--set data.text=[] --set data.synthetic=true "
+                         "--set model.vocab=100" +
+                             kSamples),
+             Contains("must be below the model's 100, but \"the\" has 116"));
   CHECK_THAT(job.refused("train", "--nproc 2 --strategy epl_pipeline" + kSamples),
              Contains("text is not generated with a pipeline"));
 }
