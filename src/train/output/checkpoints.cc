@@ -133,7 +133,9 @@ struct Checkpoints::Impl {
       writer->begin();
     };
     wait_for_work(*all, job, root ? std::function<void()>(make_folder) : nullptr);
-    writer->find(communicator.rank());
+    // A rank that fails to write removes its files, and the folder with the last of them: before any
+    // rank writes, all have found it.
+    wait_for_work(*all, job, [&] { writer->find(communicator.rank()); });
     phase = Phase::writing;
     background.start([this, mine = std::move(mine)] { write(mine); });
   }
