@@ -216,8 +216,9 @@ Module solver_module() {
         "submesh_choices, layers, submeshes (hosts, devices, data, tensor), rows (first and last "
         "layer from 0, submesh from 0, cost in seconds of a microbatch, and bytes: peak, in, out, "
         "temporary, available; max_successors), text (the rows as a table), stages (the rows of "
-        "the best sequence), strategy, seconds (simulated), lower_bound (by the table) and judged "
-        "(the simulated plans); or nil and why none fits.",
+        "the best sequence), with (methods in place of the solver's decisions, where they are "
+        "faster), strategy, seconds (simulated), lower_bound (by the table) and judged (the "
+        "simulated plans); or nil and why none fits.",
         stage_table},
        {"plan",
         {pins},

@@ -64,7 +64,12 @@ std::string row_text(const json& result, size_t r) {
       bytes("temporary"), bytes("available"));
   const auto& chosen = result["stages"];
   const auto stage = std::ranges::find(chosen, json(r)) - chosen.begin();
-  if (stage < std::ssize(chosen)) text += fmt::format("; stage {} of the plan", stage);
+  if (stage < std::ssize(chosen)) {
+    text += fmt::format("; stage {} of the plan{}", stage,
+                        result.value("with", "").ends_with("pipeline_parallel")
+                            ? ", which pipeline_parallel cuts elsewhere"
+                            : "");
+  }
   return text;
 }
 
@@ -85,6 +90,10 @@ std::vector<plan::Decision> stage_decisions(const json& result) {
   }
   size_t refused = 0;
   for (const auto& sequence : result["judged"]) refused += sequence.contains("refused");
+  const auto variant = result.value("with", "");
+  const auto with = variant.empty()
+                        ? ""
+                        : fmt::format(" ({} in place of the solver's decisions)", variant);
   std::vector<plan::Decision> decisions;
   decisions.push_back(
       {"stages", fmt::format("{} layers, which begin at the first op{}{}, on submeshes of {}",
@@ -92,10 +101,10 @@ std::vector<plan::Decision> stage_decisions(const json& result) {
                              fmt::join(submeshes, ", "))});
   decisions.push_back(
       {"stages",
-       fmt::format("of {} plans of stages that were simulated{} the chosen one takes {} a step; "
+       fmt::format("of {} plans of stages that were simulated{} the chosen one{} takes {} a step; "
                    "by the table no sequence takes less than {}",
                    result["judged"].size(),
-                   refused > 0 ? fmt::format(" ({} were refused)", refused) : "",
+                   refused > 0 ? fmt::format(" ({} were refused)", refused) : "", with,
                    simulate::seconds_text(result["seconds"].get<double>()),
                    simulate::seconds_text(result["lower_bound"].get<double>()))});
   for (size_t r = 0; r < result["rows"].size(); ++r) {

@@ -254,6 +254,7 @@ class Judge {
     StageSequence sequence;
     json strategy;
     double seconds = 0;
+    std::string variant = "";  // StageVariant::methods
   };
 
   // Keeps table and request by reference. `methods`: that every plan has.
@@ -277,7 +278,7 @@ class Judge {
       row["seconds"] = cost.seconds;
       if (variant.empty()) simulated_.push_back({sequence, std::move(strategy), cost.seconds});
       if (!best_ || cost.seconds < best_->seconds) {
-        best_ = {sequence, std::move(whole), cost.seconds};
+        best_ = {sequence, std::move(whole), cost.seconds, variant};
       }
     } catch (const Error& error) {
       row["refused"] = refused_ = error.what();
@@ -285,12 +286,12 @@ class Judge {
     rows_.push_back(std::move(row));
   }
 
-  // Looks at the variants of the sequences that are simulated to be the fastest.
-  void look_at_variants() {
+  // Looks at the variants (variants_of) of the sequences that are simulated to be the fastest.
+  void look_at_variants(bool own_cuts) {
     std::ranges::stable_sort(simulated_, {}, &One::seconds);
     if (simulated_.size() > kVaried) simulated_.resize(kVaried);
     for (const auto& one : simulated_) {
-      for (auto& variant : variants_of(one.strategy)) {
+      for (auto& variant : variants_of(one.strategy, own_cuts)) {
         look(one.sequence, std::move(variant.strategy), variant.methods);
       }
     }
@@ -341,7 +342,7 @@ json plan_stages(const json& given, const StagesRequest& request) {
   for (const auto& sequence : sequences) {
     judge.look(sequence, strategy_of(table, sequence, options.schedule), "");
   }
-  judge.look_at_variants();
+  judge.look_at_variants(options.layers.is_null());
   if (!judge.best()) {
     throw Error(Status::infeasible, "stages",
                 fmt::format("none of the {} best sequences of stages can be compiled; the last: {}",
@@ -360,6 +361,7 @@ json plan_stages(const json& given, const StagesRequest& request) {
     const json shape = {view.hosts, view.devices};
     if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
   }
+  if (!judge.best()->variant.empty()) result["with"] = judge.best()->variant;
   result["judged"] = judge.rows();
   result["lower_bound"] = sequences.front().lower_bound;
   return result;

@@ -34,8 +34,9 @@ struct StagesRequest {
 // StagesRequest::cost), `file` (of the table: read where it exists, else written) and `most`
 // (sequences that are simulated; of the fastest also variants, stage_variants.h). Returns
 // {submesh_choices, layers, rows, text (the table), judged: [{stages, predicted, with (of a
-// variant), seconds | refused}], stages (rows of the chosen sequence), strategy, seconds,
-// lower_bound}. `stages` count rows from 0. Throws Error: for unknown options or methods, a file of
+// variant), seconds | refused}], stages (rows of the chosen sequence), with (of a chosen variant),
+// strategy, seconds, lower_bound}. `stages` count rows from 0. A variant with the cuts of
+// pipeline_parallel, which is judged where `layers` is not given, has the submeshes of its stages. Throws Error: for unknown options or methods, a file of
 // another model or space, and with Status::infeasible where no sequence fits.
 nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
 

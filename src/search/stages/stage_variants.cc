@@ -29,9 +29,22 @@ int64_t largest(const json& mesh, const std::string& axis) {
   return size;
 }
 
+// Adds to `variants` each of them, and the strategy itself, with the cuts of pipeline_parallel.
+void add_own_cuts(const json& strategy, std::vector<StageVariant>& variants) {
+  std::vector<StageVariant> made = {{"", strategy}};
+  made.insert(made.end(), variants.begin(), variants.end());
+  for (auto& variant : made) {
+    for (auto& use : variant.strategy) {
+      if (is_use_of(use, "pipeline_parallel")) use[1].erase("starts");
+    }
+    variant.methods += variant.methods.empty() ? "pipeline_parallel" : ", pipeline_parallel";
+    variants.push_back(std::move(variant));
+  }
+}
+
 }  // namespace
 
-std::vector<StageVariant> variants_of(const json& strategy) {
+std::vector<StageVariant> variants_of(const json& strategy, bool own_cuts) {
   const auto mesh = std::ranges::find_if(
       strategy, [](const auto& use) { return is_use_of(use, "parallel_mode"); });
   const auto solver = std::ranges::find_if(
@@ -63,6 +76,13 @@ std::vector<StageVariant> variants_of(const json& strategy) {
         variant.strategy.insert(variant.strategy.begin() + static_cast<int64_t>(at), level);
       }
       variants.push_back(std::move(variant));
+    }
+  }
+  const auto& axes = (*mesh)[1];
+  if (own_cuts && axes.is_object() && axes.contains("submeshes")) {
+    const auto& submeshes = axes["submeshes"];
+    if (std::ranges::count(submeshes, submeshes[0]) == std::ssize(submeshes)) {
+      add_own_cuts(strategy, variants);
     }
   }
   return variants;

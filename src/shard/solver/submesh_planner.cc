@@ -27,7 +27,8 @@ constexpr double kLeastPrice = 1e-4, kMostPrice = 16;
 // recomputed activations.
 constexpr int kMoreSaved = 4, kMoreRecomputed = 1;
 // Time limit of the choice of blocks' settings; past it the best so far is taken, with its bound.
-constexpr double kBlockSeconds = 2;
+// Where there is none yet, the choice may take longer.
+constexpr double kBlockSeconds = 2, kMostBlockSeconds = 120;
 
 // Contention: the fraction of overlapped communication that slows work, since both use the same
 // memory of the rank.
@@ -43,6 +44,12 @@ constexpr double kForbidden = 1e60;
 
 // Relative gap at which the choice of blocks' settings stops: far below the model's error.
 constexpr double kGap = 1e-4;
+
+solve::Result choose_blocks(const solve::AssignProblem& problem) {
+  const auto result = solve::solve_in_time(problem, {.time_limit = kBlockSeconds, .gap = kGap});
+  if (result.verdict != solve::Verdict::unknown) return result;
+  return solve::solve(problem, {.time_limit = kMostBlockSeconds, .gap = kGap});
+}
 
 // A sharding of all blocks with its time, in bytes moved, and its memory.
 struct Sharded {
@@ -90,14 +97,13 @@ class SubmeshPlanner::Impl {
                                  std::span<const StageChoice* const> decided) const {
     const auto groups = groups_of(range);
     auto problem = problem_of(groups, range.in_flight, memory);
-    const solve::Options limits{.time_limit = kBlockSeconds, .gap = kGap};
     const bool crosses = add_crossings(problem, groups, decided);
-    const auto result = solve::solve(problem, limits);
+    const auto result = choose_blocks(problem);
     if (result.verdict == solve::Verdict::infeasible || result.time >= kForbidden) return {};
     StageChoice choice{
         .range = range, .cost = result.time, .memory = result.memory, .bound = result.lower_bound};
     if (crosses)
-      choice.bound = solve::solve(problem_of(groups, range.in_flight, memory), limits).lower_bound;
+      choice.bound = choose_blocks(problem_of(groups, range.in_flight, memory)).lower_bound;
     for (size_t i = 0; i < groups.size(); ++i) {
       choice.options[groups[i]] = result.choice[i];
       const auto& option = problem.ops[i].options[result.choice[i]];

@@ -20,9 +20,11 @@ std::string error_of_graph(const std::string& variable, const std::string& value
 }
 
 // Runs scripts/libtorch in an empty folder; no Python of the machine is found.
-Ran provide(const Folder& folder, const std::string& arguments, const std::string& torch = "") {
+Ran provide(const Folder& folder, const std::string& arguments, const std::string& torch = "",
+            const std::string& version = "") {
   How how;
-  how.environment = {{"PERIGEE_TORCH", torch}, {"HOME", folder.path()}};
+  how.environment = {
+      {"PERIGEE_TORCH", torch}, {"PERIGEE_LIBTORCH", version}, {"HOME", folder.path()}};
   return Process({"/bin/bash", "-c",
                   "bin=" + folder.path() +
                       "/bin; mkdir -p $bin; for tool in python3 python; do "
@@ -81,6 +83,12 @@ TEST_CASE(
   CHECK(found.status == 0);
   CHECK(fs::equivalent(folder / "to/torch", folder / "libtorch"));
   CHECK_THAT(provide(folder, folder / "to").out, Contains("present"));
+  // Another version that Perigee can be built with.
+  write_torch(folder, "newer", 15);
+  CHECK(provide(folder, folder / "at", folder / "newer", "2.15").status == 0);
+  CHECK(fs::equivalent(folder / "at/torch", folder / "newer"));
+  CHECK_THAT(provide(folder, folder / "at", folder / "other", "2.12").err,
+             Contains("PERIGEE_LIBTORCH must be 2.11 or 2.15, but is \"2.12\""));
   // Without one, and without pip.
   fs::remove_all(folder / "libtorch");
   const auto none = provide(folder, folder / "to");

@@ -240,6 +240,31 @@ TEST_CASE(
   CHECK(refused > 0);
 }
 
+TEST_CASE("stages of equal submeshes are also cut by pipeline_parallel, unless layers are given") {
+  const Job job;
+  auto request = stages_request(job);
+  const auto cut_elsewhere = [](const json& strategy) {
+    return std::ranges::any_of(strategy, [](const auto& use) {
+      return use.is_array() && use[0] == "pipeline_parallel" && !use[1].contains("starts");
+    });
+  };
+  request.cost = [&](const json& strategy) {
+    return methods::PlanCost{.seconds = cut_elsewhere(strategy) ? 1.0 : 10.0, .peak_bytes = 0};
+  };
+  const auto found = plan_stages({{"microbatches", 4}}, request);
+  CHECK(found["seconds"] == 1);
+  CHECK(cut_elsewhere(found["strategy"]));
+  CHECK(found["with"] == "pipeline_parallel");
+  const auto decisions = stage_decisions(found);
+  CHECK_THAT(decisions[1].sentence, Catch::Contains("(pipeline_parallel in place of"));
+  CHECK(std::ranges::any_of(decisions, [](const auto& decision) {
+    return decision.sentence.ends_with("of the plan, which pipeline_parallel cuts elsewhere");
+  }));
+  const auto given = plan_stages({{"microbatches", 4}, {"layers", 3}}, request);
+  CHECK(given["seconds"] == 10);
+  CHECK_FALSE(given.contains("with"));
+}
+
 TEST_CASE("layers are as many as the modules' work allows where their number is not given") {
   Job job;
   // Six products of equal work are no five or four layers of about equal work.
