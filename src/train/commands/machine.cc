@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -32,7 +33,8 @@ using Ranks = std::vector<std::unique_ptr<exec::Communicator>>;
 
 std::string file_of(const void* symbol) {
   Dl_info info{};
-  return dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : "an unknown file";
+  if (!dladdr(symbol, &info) || !info.dli_fname) return "an unknown file";
+  return std::filesystem::path(info.dli_fname).lexically_normal().string();
 }
 
 // Runs `make` and a sum for two ranks, each on a thread. Returns "ready", or what failed.
