@@ -132,8 +132,12 @@ if(TARGET tests_cuda)
   target_include_directories(kernels_on_host SYSTEM PRIVATE ${toolkit}/include)
   target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address -fno-omit-frame-pointer)
   file(GLOB host_sources CONFIGURE_DEPENDS
-    tests/cuda/host/*.cc tests/cuda/simulated/*.cc src/cuda/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
+    tests/cuda/host/*.cc tests/cuda/simulated/*.cc
+    tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
   list(FILTER host_sources EXCLUDE REGEX "host/launch.cc$|src/cuda/(calls|host|torch_allocator|torch_side).cc$")
+  foreach(part built_in memory models ranks support)  # plans that the programs of simulated GPUs carry out
+    list(APPEND host_sources tests/parity/support/${part}.cc)
+  endforeach()
   add_executable(tests_cuda_host ${host_sources} tests/cuda/ops_test.cc tests/cuda/shapes_test.cc tests/cuda/support.cc)
   target_include_directories(tests_cuda_host SYSTEM PRIVATE ${toolkit}/include ${nccl_INCLUDE})
   target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address)

@@ -17,6 +17,7 @@
 namespace perigee::exec {
 
 class ServedAllocations;
+class Submitter;
 class Work;
 
 class Device {
@@ -67,6 +68,10 @@ class Device {
 
   // Directs this thread's work to the device's stream for the lifetime of the returned guard.
   virtual std::shared_ptr<void> enter() = 0;
+
+  // Returns the device's way to run the executor's work later, or nullptr: ops run or submit
+  // themselves within the call.
+  virtual Submitter* submitter() { return nullptr; }
 
   // Copies a host tensor to `target`. The caller may write to `source` after this returns.
   virtual void upload(const at::Tensor& target, const at::Tensor& source) = 0;

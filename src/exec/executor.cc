@@ -14,7 +14,9 @@
 #include "exec/connect_groups.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
+#include "exec/memory/serving.h"
 #include "exec/prepared.h"
+#include "exec/submitter.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -29,54 +31,6 @@ std::string text_of(const std::exception& error) {
   return torch ? torch->what_without_backtrace() : error.what();
 }
 
-Op op_of(const compile::Program& program, const Instruction& instruction) {
-  Op op{.name = instruction.op, .args = instruction.args, .outputs = {}};
-  int32_t next = 0;
-  for (auto& [name, arg] : op.args) {
-    if (auto* v = std::get_if<ValueId>(&arg)) {
-      if (v->defined()) v->index = next++;
-    } else if (auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
-      for (auto& v : *list) {
-        if (v.defined()) v.index = next++;
-      }
-    }
-  }
-  if (instruction.in_place) return op;
-  for (auto v : instruction.outputs) {
-    op.outputs.push_back(v.defined() ? std::optional(program.values[v.index].type) : std::nullopt);
-  }
-  return op;
-}
-
-// Has the device serve an op's allocations, if there are any to serve, during its lifetime.
-class Serving {
- public:
-  Serving(Device& device, ServedAllocations* served) : device_(device), served_(served) {
-    if (!served_) return;
-    served_->start();
-    device_.serve(served_);
-  }
-  ~Serving() {
-    if (served_) device_.serve(nullptr);
-  }
-  Serving(const Serving&) = delete;
-
-  void stop() const {
-    if (served_) served_->stop();
-  }
-  void check_all_freed() const {
-    if (!served_ || served_->in_use() == 0) return;
-    fail_run(
-        "exec",
-        "an op must free its allocations before it ends, but keeps {} bytes at planned addresses",
-        served_->in_use());
-  }
-
- private:
-  Device& device_;
-  ServedAllocations* served_;
-};
-
 }  // namespace
 
 struct Executor::Impl {
@@ -88,7 +42,8 @@ struct Executor::Impl {
         device(options.device ? *options.device : *(options.device = cpu_device())),
         // A GPU registers frames of communication with NCCL; on the CPU, collectives read any frame.
         arena(program.frames, device,
-              device.place().is_cpu() ? frames_of_collectives(program) : std::vector<bool>()) {}
+              device.place().is_cpu() ? frames_of_collectives(program) : std::vector<bool>()),
+        submitter(device.submitter()) {}
 
   compile::Program program;
   Communicator& communicator;
@@ -96,6 +51,7 @@ struct Executor::Impl {
   ExecutorOptions options;
   Device& device;
   Arena arena;
+  Submitter* submitter;  // nullptr: the device runs or submits work within the calls
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
   std::map<int32_t, std::byte*> borrowed;  // by value: its address in the lender's memory
@@ -336,10 +292,19 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
   for (auto& prepared : section.instructions) {
     const auto& instruction = *prepared.source;
     const int64_t begin = recording ? device.mark() : 0;
+    if (submitter) {
+      submitter->begin(
+          {program, program.sections[run.section], instruction, run.microbatch, section.bases});
+    }
     try {
       switch (instruction.kind) {
         case Instruction::Kind::op:
-          run_op(prepared, section.bases, draw);
+          if (submitter) {
+            submitter->submit(
+                [this, &prepared, &section, draw] { run_op(prepared, section.bases, draw); });
+          } else {
+            run_op(prepared, section.bases, draw);
+          }
           break;
         case Instruction::Kind::load:
           load(prepared, inputs, run.microbatch);
@@ -356,6 +321,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           auto& event = events.at(place_of(instruction.event, run));
           if (event.first)
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
+          if (prepared.rows && submitter) submitter->finish(prepared.rows->counts);
           auto transfer = prepared.rows
                               ? prepared.rows->of(prepared.transfer, prepared.group->index())
                               : prepared.transfer;
@@ -399,12 +365,15 @@ void Executor::Impl::run(const StepInputs& inputs) {
   const auto entered = device.enter();
   for (auto& [tensor, name] : scalars) {
     const auto given = inputs.scalars.find(name);
-    if (given != inputs.scalars.end()) {
-      tensor.fill_(given->second);
-    } else if (name == "step") {
-      tensor.fill_(static_cast<double>(inputs.step));
-    } else {
+    if (given == inputs.scalars.end() && name != "step") {
       fail("exec", "the step needs the scalar \"{}\", but got none", name);
+    }
+    const double value = given != inputs.scalars.end() ? given->second
+                                                       : static_cast<double>(inputs.step);
+    if (submitter) {
+      submitter->fill(tensor, value);
+    } else {
+      tensor.fill_(value);
     }
   }
   // Each copy of the model draws random numbers for its own samples, as each microbatch does.

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <optional>
+
 #include "base/fail.h"
 #include "compile/draft/collective.h"
 #include "exec/comm/collective_op.h"
@@ -13,6 +15,25 @@ namespace perigee::exec {
 using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
+
+Op op_of(const compile::Program& program, const Instruction& instruction) {
+  Op op{.name = instruction.op, .args = instruction.args, .outputs = {}};
+  int32_t next = 0;
+  for (auto& [name, arg] : op.args) {
+    if (auto* v = std::get_if<ValueId>(&arg)) {
+      if (v->defined()) v->index = next++;
+    } else if (auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
+      for (auto& v : *list) {
+        if (v.defined()) v.index = next++;
+      }
+    }
+  }
+  if (instruction.in_place) return op;
+  for (auto v : instruction.outputs) {
+    op.outputs.push_back(v.defined() ? std::optional(program.values[v.index].type) : std::nullopt);
+  }
+  return op;
+}
 
 void prepare(Prepared& prepared, const Instruction& instruction, const PrepareContext& context) {
   const auto& [program, communicator, mesh, tensor_of] = context;

@@ -56,6 +56,9 @@ struct PrepareContext {
   std::function<at::Tensor(compile::ValueId)> tensor_of;
 };
 
+// Returns the op of an instruction; its ValueIds become indices of operands.
+Op op_of(const compile::Program& program, const compile::Instruction& instruction);
+
 // Makes the tensors of an instruction and finds its group. Throws Error for a data tensor that the
 // program does not bind.
 void prepare(Prepared& prepared, const compile::Instruction& instruction,

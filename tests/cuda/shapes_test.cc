@@ -142,5 +142,86 @@ TEST_CASE("kernels over all elements take any number of them") {
                   {{"format", std::string("e4m3")}}, {{DType::float8_e4m3, {n}}}, 0);
 }
 
+TEST_CASE("rotary positions take any number of heads, positions and columns") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const int64_t positions = GENERATE(0, 1, 7, 129), columns = GENERATE(2, 6, 34, 130);
+  seed(11);
+  const auto cos = shifted({positions, columns}, type), sin = shifted({positions, columns}, type);
+  const auto packed = shifted({2, positions, 3, columns + 3}, type);  // [b, s, h, d]
+  for (const auto& x :
+       {shifted({2, 3, positions, columns}, type), packed.narrow(3, 1, columns).transpose(1, 2),
+        shifted({positions, columns}, type)}) {
+    const Types types = {{dtype, x.sizes().vec()}};
+    same_everywhere("perigee::rotary", {{"self", x}, {"cos", cos}, {"sin", sin}}, {}, types,
+                    tolerance(type));
+    same_everywhere("perigee::rotary_backward", {{"grad", x}, {"cos", cos}, {"sin", sin}}, {},
+                    types, tolerance(type));
+  }
+}
+
+TEST_CASE("merged attention takes any number of rows and columns") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t rows = GENERATE(0, 1, 5, 259), columns = GENERATE(1, 9, 65);
+  seed(12);
+  const auto sums = shifted({2, rows}, at::kFloat);
+  if (rows > 1) sums[0][1] = -std::numeric_limits<double>::infinity();
+  same_everywhere("perigee::merge_attention",
+                  {{"self", shifted({2, rows, columns}, at::kFloat)},
+                   {"logsumexp", sums},
+                   {"other", shifted({2, rows, columns}, type)},
+                   {"other_logsumexp", shifted({2, rows}, at::kFloat)}},
+                  {}, {{DType::float32, {2, rows, columns}}, {DType::float32, {2, rows}}},
+                  tolerance(type));
+}
+
+TEST_CASE("random numbers are those of any place of a tensor of any size") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const int64_t rows = GENERATE(1, 3), columns = GENERATE(0, 1, 5, 257, 1027);
+  const Draw draw = {.seed = 8, .step = 5, .microbatch = 2, .microbatches = 3};
+  for (const char* kind : {"uniform", "bernoulli"}) {
+    same_everywhere("perigee::random", {},
+                    {{"kind", std::string(kind)},
+                     {"key", int64_t{6}},
+                     {"p", 0.3},
+                     {"low", 0.0},
+                     {"high", 1.0},
+                     {"global", std::vector<int64_t>{3 * rows + 2, columns + 3}},
+                     {"begin", std::vector<int64_t>{1, 2}}},
+                    {{dtype_of(type), {rows, columns}}}, 0, draw);
+  }
+}
+
+TEST_CASE("the steps of all elementwise optimizers take any number of elements") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t n = GENERATE(0, 1, 5, 255, 1027);
+  seed(13);
+  const auto scalar = [](double value) { return at::full({}, value, at::kDouble); };
+  const Named moments = {{"self", shifted({n}, type)},
+                         {"exp_avg", shifted({n}, type)},
+                         {"exp_avg_sq", shifted({n}, type).abs()},
+                         {"gradient", shifted({n}, type)},
+                         {"lr", scalar(1e-2)},
+                         {"step", scalar(3)},
+                         {"scale", scalar(0.5)}};
+  const Args numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  same_everywhere("perigee::adam_", moments, numbers, {}, tolerance(type));
+  auto one = moments;
+  std::erase_if(one, [](const auto& operand) { return operand.first == "exp_avg_sq"; });
+  same_everywhere("perigee::lion_", one, {{"weight_decay", 0.1}}, {}, tolerance(type));
+  same_everywhere(
+      "perigee::sgd_",
+      {{"self", shifted({n}, type)},
+       {"momentum_buffer", shifted({n}, type)},
+       {"gradient", shifted({n}, type)},
+       {"lr", scalar(1e-2)},
+       {"step", scalar(2)}},
+      {{"momentum", 0.9}, {"dampening", 0.1}, {"nesterov", false}, {"weight_decay", 0.1}}, {},
+      tolerance(type));
+  same_everywhere("perigee::fp8_cast",
+                  {{"self", shifted({n}, type)}, {"scale", at::full({}, 3.0, at::kFloat)}},
+                  {{"format", std::string("e5m2")}}, {{DType::float8_e5m2, {n}}}, 0);
+}
+
 }  // namespace
 }  // namespace perigee::exec

@@ -24,6 +24,7 @@ Kernel rotation(const Arguments& a, const char* operand, bool backward) {
     if (!plain) return math(in, out, draw);
     auto x = in[self];
     out[0] = at::empty(x.sizes(), x.options());
+    if (x.numel() == 0) return;
     if (x.dim() != 4 || x.stride(3) != 1) {
       x = x.contiguous();
       x = x.view({1, -1, x.size(-2), x.size(-1)});

@@ -2,15 +2,14 @@
 // ranks that take part.
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
+#include <span>
 
+#include "exec/comm/reduce.h"
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/state.h"
 
 namespace perigee::cuda::simulated {
 namespace {
-
-using Lock = std::unique_lock<std::mutex>;
 
 enum class Kind { all_reduce, all_gather, reduce_scatter, reduce, broadcast, send, receive };
 
@@ -25,10 +24,14 @@ struct Call {
   int root = 0;  // or peer
 };
 
+struct State;
+
 // Calls of several ranks that belong together.
 struct Exchange {
   size_t needed = 0;
   std::vector<Call> calls;
+  std::vector<const State*> submitted;  // by whom, in any order
+  std::vector<const State*> members;
   bool done = false;
 };
 
@@ -36,13 +39,15 @@ struct Clique {
   int size = 0;
   int joined = 0;
   ncclResult_t failure = ncclSuccess;
-  std::map<std::string, Exchange> open;
+  std::vector<State*> members;                            // by rank
+  std::map<std::string, std::shared_ptr<Exchange>> open;  // not all members have submitted
 };
 
 struct State {
   std::shared_ptr<Clique> clique;
   int rank = 0, device = 0;
   bool aborted = false;
+  StreamState* stream = nullptr;  // of its last call
   int64_t collectives = 0;
   std::map<int, int64_t> sent, received;  // by peer
 };
@@ -77,32 +82,50 @@ size_t size_of(ncclDataType_t type) {
   }
 }
 
-template <class T>
-void reduce(const std::vector<Call>& calls, size_t first, size_t count, ncclRedOp_t op, T* to) {
-  for (size_t i = 0; i < count; ++i) {
-    T value = static_cast<const T*>(calls[0].from)[first + i];
-    for (size_t c = 1; c < calls.size(); ++c) {
-      const T other = static_cast<const T*>(calls[c].from)[first + i];
-      value = op == ncclMax   ? std::max(value, other)
-              : op == ncclMin ? std::min(value, other)
-                              : static_cast<T>(value + other);
-    }
-    to[i] = op == ncclAvg ? static_cast<T>(value / static_cast<T>(calls.size())) : value;
+at::ScalarType type_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat32:
+      return at::kFloat;
+    case ncclFloat64:
+      return at::kDouble;
+    case ncclFloat16:
+      return at::kHalf;
+    case ncclBfloat16:
+      return at::kBFloat16;
+    case ncclInt64:
+      return at::kLong;
+    case ncclInt32:
+      return at::kInt;
+    case ncclInt8:
+      return at::kChar;
+    default:
+      return at::kByte;
   }
 }
 
-void reduce(const std::vector<Call>& calls, size_t first, size_t count, void* to) {
-  const auto op = calls[0].op;
-  switch (calls[0].type) {
-    case ncclFloat32:
-      return reduce(calls, first, count, op, static_cast<float*>(to));
-    case ncclFloat64:
-      return reduce(calls, first, count, op, static_cast<double*>(to));
-    case ncclInt64:
-      return reduce(calls, first, count, op, static_cast<int64_t*>(to));
+mesh::Reduce reduction_of(ncclRedOp_t op) {
+  switch (op) {
+    case ncclMax:
+      return mesh::Reduce::max;
+    case ncclMin:
+      return mesh::Reduce::min;
+    case ncclAvg:
+      return mesh::Reduce::average;
     default:
-      throw std::logic_error("the simulated NCCL does not add this type");
+      return mesh::Reduce::sum;
   }
+}
+
+// Adds in the order of the ranks, with the bits of the CPU's collectives.
+void reduce(const std::vector<Call>& calls, size_t first, size_t count, void* to) {
+  const auto skipped = first * size_of(calls[0].type);
+  std::vector<const std::byte*> inputs;
+  for (const auto& call : calls) {
+    inputs.push_back(static_cast<const std::byte*>(call.from) + skipped);
+  }
+  auto* output = static_cast<std::byte*>(to);
+  exec::reduce_elements(type_of(calls[0].type), inputs, std::span(&output, 1),
+                        reduction_of(calls[0].op), 0, static_cast<int64_t>(count));
 }
 
 bool fit(const std::vector<Call>& calls) {
@@ -166,10 +189,7 @@ void perform(std::vector<Call> calls) {
 }
 
 // Adds a call to its exchange, and performs the exchange if it was the last.
-void arrive(Clique& clique, const std::string& key, const Call& call) {
-  auto& exchange = clique.open[key];
-  const bool message = call.kind == Kind::send || call.kind == Kind::receive;
-  exchange.needed = message ? 2 : static_cast<size_t>(clique.size);
+void arrive(Clique& clique, Exchange& exchange, const Call& call) {
   exchange.calls.push_back(call);
   if (exchange.calls.size() < exchange.needed) return;
   if (fit(exchange.calls)) {
@@ -181,38 +201,82 @@ void arrive(Clique& clique, const std::string& key, const Call& call) {
   exchange.done = true;
 }
 
+// Returns the exchange of a call that a rank submits now.
+std::shared_ptr<Exchange> join(State& state, const Call& call) {
+  auto& clique = *state.clique;
+  const auto peer = call.root;
+  const bool sends = call.kind == Kind::send, receives = call.kind == Kind::receive;
+  const auto message = [](int from, int to, int64_t number) {
+    return "message " + std::to_string(from) + "-" + std::to_string(to) + " " +
+           std::to_string(number);
+  };
+  const auto key = sends      ? message(state.rank, peer, state.sent[peer]++)
+                   : receives ? message(peer, state.rank, state.received[peer]++)
+                              : "collective " + std::to_string(state.collectives++);
+  auto& open = clique.open[key];
+  if (!open) {
+    open = std::make_shared<Exchange>();
+    open->needed = sends || receives ? 2 : static_cast<size_t>(clique.size);
+    open->members.assign(clique.members.begin(), clique.members.end());
+    if (sends || receives) open->members = {&state, clique.members[peer]};
+  }
+  const auto exchange = open;
+  exchange->submitted.push_back(&state);
+  if (exchange->submitted.size() == exchange->needed) clique.open.erase(key);
+  return exchange;
+}
+
+// Returns the ranks and streams that an exchange waits for.
+void add_missing(Wait& wait, const Exchange& exchange) {
+  for (const auto* member : exchange.members) {
+    const auto arrived = std::any_of(exchange.calls.begin(), exchange.calls.end(),
+                                     [&](const Call& call) { return call.rank == member->rank; });
+    if (arrived) continue;
+    const auto& by = exchange.submitted;
+    if (std::find(by.begin(), by.end(), member) == by.end()) {
+      wait.ranks.push_back(member->device);  // a rank has the GPU of its number
+      wait.what += " rank " + std::to_string(member->device) + " to start it,";
+    } else {
+      wait.streams.push_back(member->stream);
+      wait.what += " rank " + std::to_string(member->device) + " to reach it,";
+    }
+  }
+}
+
 // Submits the group's calls: a stream's calls of one communicator are one piece of work.
 void launch(std::vector<Launch> launches) {
   auto& m = machine();
   while (!launches.empty()) {
     auto* state = launches.front().state;
     auto* stream = launches.front().stream;
-    auto calls = std::make_shared<std::vector<std::pair<std::string, Call>>>();
+    using Joined = std::vector<std::pair<std::shared_ptr<Exchange>, Call>>;
+    const auto calls = std::make_shared<Joined>();
     std::erase_if(launches, [&](const Launch& l) {
       if (l.state != state || l.stream != stream) return false;
-      const auto peer = l.call.root;
-      const auto key = l.call.kind == Kind::send
-                           ? "message " + std::to_string(state->rank) + "-" + std::to_string(peer) +
-                                 " " + std::to_string(state->sent[peer]++)
-                       : l.call.kind == Kind::receive
-                           ? "message " + std::to_string(peer) + "-" + std::to_string(state->rank) +
-                                 " " + std::to_string(state->received[peer]++)
-                           : "collective " + std::to_string(state->collectives++);
-      calls->emplace_back(key, l.call);
+      calls->emplace_back(join(*state, l.call), l.call);
       return true;
     });
+    state->stream = stream;
+    name_by_label(*stream);
     m.push(*stream, {[state, calls, there = std::make_shared<bool>(false)] {
                        if (state->aborted) return true;
-                       auto& clique = *state->clique;
                        if (!*there) {
                          *there = true;
-                         for (const auto& [key, call] : *calls) arrive(clique, key, call);
+                         for (const auto& [exchange, call] : *calls) {
+                           arrive(*state->clique, *exchange, call);
+                         }
                        }
-                       return std::all_of(calls->begin(), calls->end(), [&](const auto& call) {
-                         return clique.open[call.first].done;
-                       });
+                       return std::all_of(calls->begin(), calls->end(),
+                                          [](const auto& call) { return call.first->done; });
                      },
-                     [] {}});
+                     [] {},
+                     [calls] {
+                       Wait wait;
+                       for (const auto& [exchange, call] : *calls) add_missing(wait, *exchange);
+                       if (!wait.what.empty())
+                         wait.what = wait.what.substr(1, wait.what.size() - 2);
+                       return wait;
+                     }});
   }
 }
 
@@ -241,16 +305,18 @@ Accesses accesses_of(const Call& call, int size) {
 
 ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
   auto& m = machine();
-  const Lock lock(m.mutex);
+  Lock lock(m.mutex);
   auto& state = state_of(communicator);
   auto& stream = m.stream(handle);
   if (stream.device != state.device) {
     return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
   }
   call.rank = state.rank;
-  m.clocks.submitted(stream, "NCCL", accesses_of(call, state.clique->size));
+  m.clocks.submitted(stream, label_or("NCCL"), accesses_of(call, state.clique->size));
   group.push_back({&state, &stream, call});
-  if (depth == 0) launch(std::exchange(group, {}));
+  if (depth > 0) return ncclSuccess;
+  launch(std::exchange(group, {}));
+  m.submitted(lock);
   return ncclSuccess;
 }
 
@@ -268,6 +334,8 @@ ncclResult_t init(ncclComm_t* communicator, int size, ncclUniqueId id, int rank,
   state.clique = clique;
   state.rank = rank;
   state.device = current_device();
+  clique->members.resize(size);
+  clique->members[rank] = &state;
   *communicator = reinterpret_cast<ncclComm_t>(&state);
   m.changed.notify_all();
   return ncclInProgress;
@@ -315,8 +383,10 @@ void add_nccl(Calls& t) {
   t.ncclGroupStart = [] { return ++depth, ncclSuccess; };
   t.ncclGroupEnd = [] {
     if (--depth > 0) return ncclSuccess;
-    const Lock lock(machine().mutex);
+    auto& m = machine();
+    Lock lock(m.mutex);
     launch(std::exchange(group, {}));
+    m.submitted(lock);
     return ncclSuccess;
   };
   t.ncclAllReduce = [](const void* from, void* to, size_t n, ncclDataType_t type, ncclRedOp_t op,

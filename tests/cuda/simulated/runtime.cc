@@ -9,8 +9,6 @@
 namespace perigee::cuda::simulated {
 namespace {
 
-using Lock = std::unique_lock<std::mutex>;
-
 thread_local int current = 0;
 
 EventState& event_of(cudaEvent_t event) { return *reinterpret_cast<EventState*>(event); }
@@ -36,9 +34,12 @@ cudaError_t set_device(int device) {
   return cudaSuccess;
 }
 
-cudaError_t create_stream(cudaStream_t* stream, unsigned, int) {
+cudaError_t create_stream(cudaStream_t* stream, unsigned flags, int) {
   auto& m = machine();
   const Lock lock(m.mutex);
+  if (flags != cudaStreamNonBlocking) {
+    return m.refuse("a stream does not wait for the legacy stream", cudaErrorInvalidValue);
+  }
   m.streams.push_back(std::make_unique<StreamState>(StreamState{current, {}}));
   *stream = reinterpret_cast<cudaStream_t>(m.streams.back().get());
   return cudaSuccess;
@@ -56,7 +57,7 @@ cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
 
 cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
   auto& m = machine();
-  const Lock lock(m.mutex);
+  Lock lock(m.mutex);
   auto& event = event_of(handle);
   auto& on = m.stream(stream);
   if (event.device != on.device) {
@@ -65,40 +66,53 @@ cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
   }
   m.clocks.recorded(event, on);
   const int64_t number = ++event.recorded;
+  event.on = &on;
+  event.after = label_or("");
   m.push(on, [&m, &event, number] {
     event.passed = std::max(event.passed, number);  // a later record may have run
     event.time = m.clock;
   });
+  m.submitted(lock);
   return cudaSuccess;
 }
 
 cudaError_t wait_event(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   auto& m = machine();
-  const Lock lock(m.mutex);
+  Lock lock(m.mutex);
   auto& event = event_of(handle);
   m.clocks.waits(m.stream(stream), event);
-  m.push(m.stream(stream),
-         {[&event, number = event.recorded] { return event.passed >= number; }, [] {}});
+  m.push(m.stream(stream), {[&event, number = event.recorded] { return event.passed >= number; },
+                            [] {}, [wait = m.wait_of(event)] { return wait; }});
+  m.submitted(lock);
   return cudaSuccess;
 }
 
 cudaError_t query(cudaEvent_t handle) {
   auto& m = machine();
-  const Lock lock(m.mutex);
-  m.run_some(static_cast<int64_t>(m.random() % 4));
-  m.changed.notify_all();
+  Lock lock(m.mutex);
   auto& event = event_of(handle);
+  if (m.in_turns()) {
+    if (event.passed < event.recorded && !m.poll(lock, event)) {
+      return cudaErrorUnknown;
+    }
+  } else {
+    m.run_some(static_cast<int64_t>(m.random() % 4));
+    m.changed.notify_all();
+  }
   if (event.passed < event.recorded) return cudaErrorNotReady;
-  m.clocks.host_waits(event);
+  m.clocks.host_polls(event);
   return cudaSuccess;
 }
 
-// Waits for `done`, running work meanwhile; work of other threads may be missing for it.
+// Waits for `done`, running work meanwhile; work of other threads may be missing for it. `wait`: in
+// the words of a deadlock.
 template <class Done>
-cudaError_t wait_until(Machine& m, Lock& lock, Done done) {
+cudaError_t wait_until(Machine& m, Lock& lock, const Wait& wait, Done done) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!done()) {
-    if (m.run_some(1) > 0) {
+    if (m.in_turns()) {
+      if (!m.wait_a_turn(lock, wait)) return cudaErrorUnknown;
+    } else if (m.run_some(1) > 0) {
       m.changed.notify_all();
     } else if (std::chrono::steady_clock::now() > limit) {
       return m.refuse("work that the host waits for must run within 20 s", cudaErrorUnknown);
@@ -113,7 +127,8 @@ cudaError_t synchronize_event(cudaEvent_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& event = event_of(handle);
-  const auto result = wait_until(m, lock, [&] { return event.passed >= event.recorded; });
+  const auto result = wait_until(m, lock, m.wait_of(event),
+                                 [&] { return event.passed >= event.recorded; });
   m.clocks.host_waits(event);
   return result;
 }
@@ -122,7 +137,8 @@ cudaError_t synchronize_stream(cudaStream_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& stream = m.stream(handle);
-  const auto result = wait_until(m, lock, [&] { return stream.queue.empty(); });
+  const auto result = wait_until(m, lock, {"all work of " + stream.name, {&stream}, {}},
+                                 [&] { return stream.queue.empty(); });
   m.clocks.host_waits(stream);
   return result;
 }
@@ -143,11 +159,13 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                  cudaStream_t stream) {
   auto& m = machine();
-  const Lock lock(m.mutex);
+  Lock lock(m.mutex);
   auto& on = m.stream(stream);
-  m.clocks.submitted(on, "a copy", {.reads = {{from, bytes}}, .writes = {{to, bytes}}},
+  name_by_label(on);
+  m.clocks.submitted(on, label_or("a copy"), {.reads = {{from, bytes}}, .writes = {{to, bytes}}},
                      kind == cudaMemcpyHostToDevice);
   m.push(on, [=] { std::memcpy(to, from, bytes); });
+  m.submitted(lock);
   return cudaSuccess;
 }
 
@@ -222,7 +240,10 @@ Calls make_table() {
   t.cudaGetDeviceCount = get_device_count;
   t.cudaGetDeviceProperties = get_properties;
   t.cudaGetErrorName = [](cudaError_t) { return "simulated error"; };
-  t.cudaGetErrorString = [](cudaError_t) { return "the simulated GPU refuses the call"; };
+  t.cudaGetErrorString = [](cudaError_t) {
+    const auto& deadlock = machine().turns.deadlock;
+    return deadlock.empty() ? "the simulated GPU refuses the call" : deadlock.c_str();
+  };
   t.cudaGetLastError = [] { return cudaSuccess; };
   t.cudaHostAlloc = allocate_host;
   t.cudaMalloc = allocate;
@@ -264,18 +285,43 @@ StreamState& Machine::stream(cudaStream_t handle) {
   return handle ? *reinterpret_cast<StreamState*>(handle) : *streams[current];
 }
 
+void Machine::push(StreamState& stream, Op op) {
+  if (op.what.empty()) op.what = label_or("");
+  if (stream.order == 0) {
+    for (const auto& other : streams) {
+      if (other->device == stream.device) stream.order = std::max(stream.order, other->order);
+    }
+    ++stream.order;
+    stream.weight = turns.open && random() % 3 == 0 ? 20 : 1;
+  }
+  stream.queue.push_back(std::move(op));
+}
+
 int64_t Machine::run_some(int64_t most) {
   int64_t ran = 0;
+  std::vector<StreamState*> ready;
   while (ran < most) {
-    std::vector<StreamState*> ready;
+    ready.clear();
+    uint64_t weights = 0;
     for (const auto& stream : streams) {
-      if (!stream->queue.empty() && stream->queue.front().ready()) ready.push_back(stream.get());
+      if (!stream->queue.empty()) ready.push_back(stream.get());
     }
+    // In an order that does not depend on which thread made its streams first: a call of NCCL that
+    // is asked whether it is ready thereby arrives.
+    std::sort(ready.begin(), ready.end(), [](const StreamState* a, const StreamState* b) {
+      return std::pair(a->device, a->order) < std::pair(b->device, b->order);
+    });
+    std::erase_if(ready, [](const StreamState* stream) { return !stream->queue.front().ready(); });
+    for (const auto* stream : ready) weights += stream->weight;
     if (ready.empty()) break;
-    auto& chosen = *ready[random() % ready.size()];
+    auto place = random() % weights;
+    size_t index = 0;
+    for (; place >= ready[index]->weight; ++index) place -= ready[index]->weight;
+    auto& chosen = *ready[index];
     const auto op = std::move(chosen.queue.front());
     chosen.queue.pop_front();
     clock += 0.001;
+    order = (order ^ static_cast<uint64_t>(64 * chosen.order + chosen.device)) * 1099511628211U;
     op.run();
     ++ran;
   }
@@ -285,8 +331,14 @@ int64_t Machine::run_some(int64_t most) {
 void restart(uint64_t seed) {
   auto& m = machine();
   const Lock lock(m.mutex);
-  m.random.seed(seed);
-  for (const auto& stream : m.streams) stream->queue.clear();
+  m.random.seed(m.seed = seed);
+  m.turns = {};
+  for (const auto& stream : m.streams) {
+    stream->queue.clear();
+    stream->name.clear();
+    stream->order = 0;
+    stream->weight = 1;
+  }
   for (const auto& event : m.events) event->passed = event->recorded;
   m.broken.clear();
   m.clocks.clear();
@@ -302,16 +354,17 @@ void submit(cudaStream_t stream, std::function<void()> work) {
 
 void submit(cudaStream_t stream, std::function<void()> work, const Accesses& accesses) {
   auto& m = machine();
-  const Lock lock(m.mutex);
+  Lock lock(m.mutex);
   auto& on = m.stream(stream);
-  m.clocks.submitted(on, "an op", accesses);
+  m.clocks.submitted(on, label_or("an op"), accesses);
   m.push(on, std::move(work));
+  m.submitted(lock);
 }
 
 void host_accesses(const Accesses& accesses) {
   auto& m = machine();
   const Lock lock(m.mutex);
-  m.clocks.host_accesses(accesses);
+  m.clocks.host_accesses(accesses, "the host");
 }
 
 std::vector<std::string> races() {
@@ -331,7 +384,7 @@ void hold(cudaStream_t stream) {
   auto& m = machine();
   const Lock lock(m.mutex);
   const auto open = held()[stream] = std::make_shared<bool>(false);
-  m.push(m.stream(stream), {[open] { return *open; }, [] {}});
+  m.push(m.stream(stream), {[open] { return *open; }, [] {}, {}});
 }
 
 void release(cudaStream_t stream) {

@@ -9,6 +9,7 @@
 #include "exec/memory/dry_run.h"
 #include "lua/strategy.h"
 #include "tests/parity/support/memory.h"
+#include "tests/parity/support/steps.h"
 #include "tests/parity/support/support.h"
 #include "tests/support/torch_test.h"
 
@@ -41,20 +42,20 @@ int64_t count(const Program& program, const std::string& op) {
   return found;
 }
 
-Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
-                 exec::Communicator& communicator, int owner, int64_t steps) {
-  count_memory_for(owner);
-  exec::Executor executor(program, communicator, mesh, {.seed = 9});
+void set_weights(exec::Executor& executor, const Given& given) {
   for (const auto& binding : executor.program().bindings) {
     if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
     executor.tensor(binding).copy_(piece(given.inputs.at(binding.name), binding.ranges));
   }
+}
+
+Outcome run_steps(exec::Executor& executor, const Given& given, int64_t steps) {
+  const auto& program = executor.program();
   std::map<std::string, double> rates{{"lr.0", 0.01}};
   for (const auto& binding : program.bindings) {
     if (binding.name.starts_with("lr.")) rates[binding.name] = 0.01;
   }
   Outcome outcome;
-  reset_counted_peak(owner);
   for (int64_t step = 1; step <= steps; ++step) {
     executor.run({.step = step, .scalars = rates, .data = [&](const std::string& name, int64_t m) {
                     const auto& all = given.inputs.at(name);
@@ -65,7 +66,10 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
     outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
     outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
   }
-  outcome.counted = counted_peak(owner);
+  return outcome;
+}
+
+void add_tensors(Outcome& outcome, const exec::Executor& executor) {
   for (const auto& binding : executor.program().bindings) {
     if (binding.kind == Kind::parameter || binding.kind == Kind::buffer ||
         binding.kind == Kind::state) {
@@ -73,6 +77,17 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
                               std::pair(executor.tensor(binding).clone(), binding.ranges));
     }
   }
+}
+
+Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
+                 exec::Communicator& communicator, int owner, int64_t steps) {
+  count_memory_for(owner);
+  exec::Executor executor(program, communicator, mesh, {.seed = 9});
+  set_weights(executor, given);
+  reset_counted_peak(owner);
+  auto outcome = run_steps(executor, given, steps);
+  outcome.counted = counted_peak(owner);
+  add_tensors(outcome, executor);
   return outcome;
 }
 

@@ -1,0 +1,57 @@
+// Plans of all parallelisms, compiled, and their runs on simulated GPUs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compile/program.h"
+#include "cuda/calls.h"
+#include "tests/parity/support/ranks.h"
+
+namespace perigee::cuda {
+
+// A strategy for a small model on up to four ranks. `methods`: as data, beside the microbatches.
+struct Row {
+  std::string name;
+  std::string axes;
+  std::string methods = "";
+  std::string model;  // keys of a job's [model]
+  int64_t microbatches = 2;
+};
+
+const std::vector<Row>& rows();
+
+// The programs of a row's ranks, and the outcome of each rank on CPUs.
+struct Compiled {
+  parity::Given given;
+  plan::Plan plan;
+  std::vector<compile::Program> programs;
+  std::vector<parity::Outcome> expected;
+};
+
+// Returns the row of that name, compiled and trained once. Throws std::out_of_range for other names.
+const Compiled& compiled(const std::string& name);
+
+// The outcome of a run on simulated GPUs.
+struct Simulated {
+  std::vector<parity::Outcome> ranks;
+  std::vector<std::string> errors;  // by rank, "" for none
+  std::vector<std::string> races, broken_rules;
+  std::string deadlock;
+  uint64_t order = 0;  // identifies the order of the work
+
+  // Returns the first finding but differing results, or "".
+  std::string finding() const;
+};
+
+// Trains two steps of the programs, whose order of work the seed chooses, with a table of calls
+// that `change` edits.
+Simulated simulate(const Compiled& of, const std::vector<compile::Program>& programs, uint64_t seed,
+                   const std::function<void(Calls&)>& change = {});
+
+// Returns "" where every rank has each bit of the expected outcome, else the first difference.
+std::string difference(const Compiled& of, const Simulated& run);
+
+}  // namespace perigee::cuda
