@@ -35,8 +35,7 @@ class Submitter {
   // Device::synchronize has returned, which throws the exception of a `run`.
   virtual void submit(std::function<void()> run) = 0;
 
-  // Submits the fill of a tensor with one element to the compute stream, before the step's first
-  // instruction.
+  // Submits the fill of a tensor of one element to the compute stream, before the step begins.
   virtual void fill(const at::Tensor& target, double value) = 0;
 
   // Returns when the host may read the tensor: all work of the compute stream has run.

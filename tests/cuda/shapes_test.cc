@@ -175,7 +175,7 @@ TEST_CASE("merged attention takes any number of rows and columns") {
                   tolerance(type));
 }
 
-TEST_CASE("random numbers are those of any place of a tensor of any size") {
+TEST_CASE("random numbers of a part of any size follow from its place in the tensor") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const int64_t rows = GENERATE(1, 3), columns = GENERATE(0, 1, 5, 257, 1027);
   const Draw draw = {.seed = 8, .step = 5, .microbatch = 2, .microbatches = 3};

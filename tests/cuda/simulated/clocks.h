@@ -47,8 +47,7 @@ class Clocks {
     int64_t time = 0;
     int name = 0;  // index of names_
   };
-  // Bytes with one history: the last write, and the reads after it that no other one is ordered
-  // after.
+  // Bytes with one history: the last write, and the later reads that precede no other read.
   struct Segment {
     const char* end = nullptr;
     Access write;

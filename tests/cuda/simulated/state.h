@@ -58,7 +58,7 @@ struct EventState {
 struct Turns {
   std::vector<int> live;  // ranks, sorted
   int expected = 0, current = -1;
-  bool open = false;                        // all have come
+  bool open = false;                        // all take part
   int64_t idle = 0;                         // waits in a row in which nothing could go on
   std::map<int, const EventState*> polled;  // by rank: the event that it has asked for last
   std::map<int, Wait> waits;                // by rank: its last wait, until it goes on

@@ -193,7 +193,7 @@ Turn::Turn(int rank, int count) {
       !turns.open) {
     own_rank = -1;
     std::erase(turns.live, rank);
-    throw std::logic_error("another rank did not come to take turns");
+    throw std::logic_error("another rank did not take part in the turns");
   }
   m.changed.wait(lock, [&] { return turns.current == rank; });
 }

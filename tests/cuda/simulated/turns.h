@@ -24,7 +24,8 @@ std::string label();
 void name_stream(cudaStream_t stream, const std::string& name);
 
 // This thread takes part from the moment at which `count` threads have one, until it is dropped.
-// Meanwhile it waits for nothing but the machine. Throws std::logic_error where others do not come.
+// Meanwhile it waits for nothing but the machine. Throws std::logic_error where not all take part
+// within 20 s.
 class Turn {
  public:
   Turn(int rank, int count);

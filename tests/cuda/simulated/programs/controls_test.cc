@@ -1,6 +1,5 @@
 // Negative controls: a wait that comes too late, a record that is missing or an order that differs
-// is found under every seed, by a race that names both instructions or a deadlock that names its
-// cycle.
+// is found under every seed: as a race with both instructions, or as a deadlock with its cycle.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -176,8 +175,7 @@ TEST_CASE("a value that is read before it has come changes results under some se
   CHECK(differs > 0);
 }
 
-// A table whose `nth` record of an event within the first collective of an op on each thread does
-// nothing.
+// Within an instruction of the op, the `nth` record of an event on its thread does nothing.
 int nth = 0;
 std::string of_op;
 thread_local std::string label_of_thread;
