@@ -146,6 +146,7 @@ std::string print(const Program& program) {
                    frame.bytes);
     if (frame.copies > 1) fmt::format_to(to, " x {}", frame.copies);
     if (frame.host) out += " of the host";
+    if (frame.holders > 1) fmt::format_to(to, ", one copy of {} ranks", frame.holders);
     out += '\n';
   }
   for (const auto& binding : program.bindings) {
@@ -176,6 +177,10 @@ std::string summary(const Program& program) {
     fmt::format_to(to, "{}{}: {}\n", kind,
                    frame.kind == Frame::Kind::communication ? " over " + frame.name : "",
                    bytes_text(static_cast<double>(frame.bytes * frame.copies)));
+    if (frame.holders > 1) {
+      out.pop_back();
+      fmt::format_to(to, ", one copy of {} ranks\n", frame.holders);
+    }
   }
   for (size_t s = 0; s < program.sections.size(); ++s) {
     const auto& section = program.sections[s];

@@ -49,6 +49,13 @@ struct Frame {
   // persistent: the memory belongs to another program of the process; places have offsets only.
   bool borrowed = false;
   bool host = false;  // in the host's memory, which only copies (host::...) touch
+  // persistent: the ranks of this stream's group hold one copy of the frame together, in memory
+  // that all of them map; -1: each rank has its own. `holders`: their number.
+  int32_t held_by = -1;
+  int64_t holders = 1;
+
+  // Returns a rank's share of the frame's memory.
+  int64_t share() const { return bytes * copies / holders; }
 
   bool operator==(const Frame&) const = default;
 };
@@ -207,7 +214,8 @@ struct Program {
   std::vector<Stream> streams;
   int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
-  int64_t peak_bytes = 0;    // sum of frames over copies, without borrowed ones and the host's
+  // Sum of the rank's shares of frames, without borrowed ones and the host's.
+  int64_t peak_bytes = 0;
   int64_t host_bytes = 0;    // sum of host frames over copies
   bool exact_memory = true;  // every op has a recorded allocation trace
 
@@ -227,7 +235,8 @@ struct Program {
 // Throws Error when a happens-before replay of the step finds a value read before it is written,
 // memory written that a live value, a running instruction's operand or an unwaited collective still
 // needs, overlapping live places, a place outside its frame, or a value that is live after its
-// section and never read.
+// section and never read; and where a frame of one copy is read or written without the barriers
+// that its ranks need.
 void verify(const Program& program);
 
 // Text for people and golden tests: frames, sections, one line an instruction; `summary` counts ops

@@ -8,6 +8,7 @@
 #include "compile/draft/draft.h"
 #include "compile/draft/layout.h"
 #include "compile/events.h"
+#include "compile/memory/one_copy.h"
 #include "compile/memory/pack.h"
 #include "compile/program.h"
 #include "graph/ops.h"
@@ -471,6 +472,9 @@ class Replay {
 
 }  // namespace
 
-void verify(const Program& program) { Replay(program).run(); }
+void verify(const Program& program) {
+  Replay(program).run();
+  verify_one_copies(program);
+}
 
 }  // namespace perigee::compile

@@ -93,7 +93,7 @@ enum class CollectiveKind : uint8_t {
 };
 
 // Returns the kind of a `comm::` op; send, receive and shift are `message`,
-// exchange is `all_to_all`.
+// exchange is `all_to_all`, barrier an `all_reduce` of a byte.
 CollectiveKind collective_kind(std::string_view op);
 std::string_view name_of(CollectiveKind kind);
 

@@ -99,6 +99,7 @@ double hierarchical(const Cluster& cluster, CollectiveKind kind, double bytes,
 CollectiveKind collective_kind(std::string_view op) {
   if (op.starts_with("comm::")) op.remove_prefix(6);
   if (op == "exchange") return CollectiveKind::all_to_all;
+  if (op == "barrier") return CollectiveKind::all_reduce;
   if (op == "send" || op == "receive" || op == "shift") return CollectiveKind::message;
   const auto found = std::find(kNames.begin(), kNames.end(), op);
   if (found == kNames.end()) fail("cluster", "{} is not a collective", op);

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/fail.h"
+#include "compile/draft/collective.h"
 #include "compile/events.h"
 #include "exec/connect_groups.h"
 #include "exec/memory/allocator.h"
@@ -86,6 +87,7 @@ struct Executor::Impl {
     return arena.tensor(address, value.type, value.strides, host);
   }
 
+  void place_one_copies();
   void borrow();
   void find_kernels();
   void prepare_bindings();
@@ -103,6 +105,31 @@ struct Executor::Impl {
   void wait(size_t event);
   void settle();
 };
+
+// Gives frames of one copy the memory that all ranks of their groups map.
+void Executor::Impl::place_one_copies() {
+  std::map<std::string, size_t> frames;  // by group, in the order in which all ranks call them
+  for (size_t f = 0; f < program.frames.size(); ++f) {
+    const auto& frame = program.frames[f];
+    if (frame.held_by >= 0 && !frame.borrowed) {
+      frames[program.streams[frame.held_by].name()] = f;
+    }
+  }
+  for (const auto& [name, f] : frames) {
+    const auto ranks = compile::ranks_of(mesh, compile::Stream::parse(name), program.rank);
+    std::shared_ptr<std::byte> memory;
+    if (device.place().is_cpu()) {
+      memory = communicator.group(name, ranks)->one_memory(program.frames[f].bytes);
+    }
+    if (!memory) {
+      fail_run("exec",
+               "the plan has ranks {} hold one copy of the weights, so they must map each other's "
+               "memory on one host's CPU, but they cannot: give zero1 or zero2 one_copy = false",
+               fmt::join(ranks, ","));
+    }
+    arena.put(f, std::move(memory));
+  }
+}
 
 void Executor::Impl::borrow() {
   for (const auto& binding : program.bindings) {
@@ -405,10 +432,11 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->copies = static_cast<size_t>(p.most_copies());
   impl_->once = compile::started_once(p);
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
+  connect_groups(p, communicator, mesh);
+  impl_->place_one_copies();
   impl_->borrow();
   impl_->find_kernels();
   impl_->prepare_bindings();
-  connect_groups(p, communicator, mesh);
   // Finds errors before the first step.
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
   impl_->device.synchronize([&] { communicator.check(); });

@@ -57,6 +57,7 @@ void prepare(Prepared& prepared, const Instruction& instruction, const PrepareCo
         const auto ranks = compile::ranks_of(mesh, compile::Stream::parse(axis), program.rank);
         prepared.group = communicator.group(axis, ranks);
       }
+      if (prepared.transfer.kind == Collective::Kind::barrier) break;  // it moves nothing
       const graph::Node node{.op = instruction.op, .args = instruction.args};
       const auto flat = [&](ValueId v) { return tensor_of(v).view({-1}); };
       auto& transfer = prepared.transfer;

@@ -102,8 +102,10 @@
 // (all_to_all, shift: `sent` and `received`), and a second result where a collective needs a
 // workspace (compile/draft/collective.h).
 //
-// -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place
-// and makes no result;
+// -- In programs only (compile/ adds them).
+//   comm::barrier(values, axis)      every rank reads what the others have written to the values, of which the ranks have
+//                                    one copy; their memory is the result
+// A name ending in _ writes its first operand(s) in place and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.
 //   perigee::copy_(self, source, scale = 1.0)              self = source * scale
 //   perigee::accumulate_(self, other, scale = 1.0)         self += other * scale

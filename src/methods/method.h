@@ -48,6 +48,9 @@ struct PlanRequest {
   int64_t world = 1;         // number of ranks
   bool world_given = false;  // by a launcher, --nproc or the job; otherwise the plan's mesh decides
   bool eight_bits = false;   // the devices have eight-bit matrix products
+  // Number of consecutive ranks that compute on the CPU of one host and can map each other's memory;
+  // 1: none can, or unknown.
+  int64_t sharing_ranks = 1;
   // Patterns of parameters that are not trained, besides those that the graph marks.
   std::vector<std::string> frozen;
   // Returns the bytes of memory of each of so many ranks; empty: unknown. Throws Error.

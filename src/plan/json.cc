@@ -83,6 +83,7 @@ std::string print(const Plan& plan) {
                      {"axes", unit.axes.text()},
                      {"level", unit.level},
                      {"reshard_after_forward", unit.reshard_after_forward}});
+    if (unit.one_copy) units.back()["one_copy"] = true;
   }
   json placements = json::object();
   for (const auto& [name, p] : plan.placements) placements[name] = mesh::to_string(p);

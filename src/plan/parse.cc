@@ -118,7 +118,7 @@ T one_of(const Field& field, std::initializer_list<T> values) {
 }
 
 Unit parse_unit(const Field& field) {
-  field.allow({"name", "parameters", "axes", "level", "reshard_after_forward"});
+  field.allow({"name", "parameters", "axes", "level", "reshard_after_forward", "one_copy"});
   Unit unit;
   unit.name = field.at("name").text();
   for (const auto& parameter : field.at("parameters").items()) {
@@ -129,6 +129,7 @@ Unit parse_unit(const Field& field) {
   if (level.integer() < 1 || level.integer() > 3) level.fail_rule("is 1, 2 or 3");
   unit.level = static_cast<int>(level.integer());
   unit.reshard_after_forward = field.at("reshard_after_forward").boolean();
+  if (field.has("one_copy")) unit.one_copy = field.at("one_copy").boolean();
   return unit;
 }
 

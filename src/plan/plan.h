@@ -122,6 +122,9 @@ struct Unit {
   int level = 3;  // sharded are 1: optimizer state, 2: and gradients, 3: and parameters
   // Level 3: free after the forward pass and re-gather for the backward pass.
   bool reshard_after_forward = true;
+  // Levels 1 and 2: the ranks of the axes, which are on one host, hold one copy of the parameters in
+  // memory that all of them map. Each writes its part; nothing is gathered.
+  bool one_copy = false;
   bool operator==(const Unit&) const = default;
 };
 

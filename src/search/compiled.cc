@@ -16,6 +16,7 @@ Compiled compile_candidate(Candidate& candidate, const Request& request, const g
   asked.global_batch = request.global_batch;
   asked.world = request.world;
   asked.eight_bits = request.eight_bits;
+  asked.sharing_ranks = request.sharing_ranks;
   asked.world_given = true;
   const auto strategy = methods::from_json(candidate.strategy, "auto", request.defined);
   Compiled made;

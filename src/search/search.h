@@ -30,7 +30,8 @@ struct Request {
   std::function<compile::StepSpec(const graph::Graph&)> spec;
   int64_t global_batch = 1;
   int64_t world = 1;
-  bool eight_bits = false;  // methods::PlanRequest::eight_bits
+  bool eight_bits = false;    // methods::PlanRequest::eight_bits
+  int64_t sharing_ranks = 1;  // methods::PlanRequest::sharing_ranks
   Pins pins;
   std::vector<std::shared_ptr<const methods::Method>> defined;  // methods that the pins may name
   double memory_limit = 0;      // bytes a rank may use; 0: the least memory of the cluster's

@@ -88,6 +88,11 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
   const auto counted = [&](int32_t frame) {
     return frame >= 0 && !program.frames[frame].borrowed && !program.frames[frame].host;
   };
+  // A rank's share of a frame of one copy.
+  const auto copies = [&](int32_t frame) {
+    const auto& of = program.frames[frame];
+    return static_cast<double>(of.copies) / static_cast<double>(of.holders);
+  };
   std::vector<double> left;
   for (const auto& frame : program.frames) left.push_back(static_cast<double>(frame.bytes));
   const auto give = [&](ValueId v, Kind kind) {
@@ -97,7 +102,7 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
     const auto bytes = static_cast<double>(
         frames[frame].add(value.place.offset, value.type.bytes()));
     left[frame] -= bytes;
-    kinds[kind].bytes += bytes * static_cast<double>(program.frames[frame].copies);
+    kinds[kind].bytes += bytes * copies(frame);
   };
   for (const auto& binding : program.bindings) {
     switch (binding.kind) {
@@ -133,7 +138,7 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
                       : frame.kind == Frame::Kind::communication ? kCommunication
                       : frame.kind == Frame::Kind::microbatch    ? kSaved
                                                                  : kWorking;
-    kinds[kind].bytes += left[f] * static_cast<double>(frame.copies);
+    kinds[kind].bytes += left[f] * copies(static_cast<int32_t>(f));
   }
   return kinds;
 }

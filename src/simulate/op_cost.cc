@@ -59,7 +59,9 @@ Exchange exchange_of(const compile::Program& program, const Instruction& instruc
   const bool of_result = instruction.op == "comm::all_gather" ||
                          instruction.op == "comm::receive" || instruction.op == "host::fetch";
   const graph::Node node{.op = instruction.op, .args = instruction.args};
-  if (of_result) {
+  if (instruction.op == "comm::barrier") {
+    exchange.bytes = 1;
+  } else if (of_result) {
     exchange.bytes = bytes(instruction.outputs.front());
   } else if (instruction.op == "comm::exchange") {
     // One side has the tokens' rows, the other has room for the most rows that can arrive.

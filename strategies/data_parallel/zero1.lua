@@ -1,8 +1,8 @@
 -- ZeRO level 1: every rank holds the whole model and computes its share of each batch, but keeps
 -- and updates only its part of the optimizer's state; gradients are reduce-scattered once a step
--- and the new weights gathered.
--- When to use it: the optimizer's state (with adamw twice the weights) does not fit. It moves as
--- many bytes as plain data parallelism.
+-- and the new weights gathered. Ranks on the CPU of one host hold the weights once and gather none.
+-- When to use it: the optimizer's state (with adamw twice the weights) does not fit; always on ranks
+-- of one host's CPU. It moves at most as many bytes as plain data parallelism.
 local m = require "perigee.methods"
 
 return {

@@ -10,6 +10,7 @@
 
 #include "exec/comm/reduce.h"
 #include "exec/comm/shared/peer.h"
+#include "exec/comm/threads.h"
 #include "exec/device.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
@@ -233,6 +234,69 @@ TEST_CASE("a killed rank is named by the others long before the time-out") {
       }
     }
   }
+}
+
+// Every rank writes its part of the memory that all hold, and reads all parts.
+void hold_one_memory(Communicator& c) {
+  const auto group = everyone(c);
+  const int64_t ranks = c.world(), part = 16'000, bytes = ranks * part * 4;
+  const auto all = at::arange(ranks, at::kFloat).repeat_interleave(part);
+  group->run({.kind = Kind::barrier});
+  auto memory = group->one_memory(bytes);
+  auto x = at::from_blob(memory.get(), {ranks * part}, at::kFloat);
+  must(reinterpret_cast<uintptr_t>(memory.get()) % 64 == 0, "alignment");
+  must(x.sum().item<float>() == 0, "zeros");
+  group->run({.kind = Kind::barrier});
+  x.narrow(0, c.rank() * part, part).fill_(c.rank());
+  group->run({.kind = Kind::barrier});
+  must(at::equal(x, all), "parts of all ranks");
+}
+
+TEST_CASE("ranks hold one memory, of which each counts its share") {
+  for (const int64_t ranks : {2, 3}) {
+    check_no_errors(fork_ranks(ranks, [](Communicator& c) {
+      const auto before = memory_count().arenas;
+      hold_one_memory(c);
+      must(memory_count().arenas == before, "freed");
+      const auto memory = everyone(c)->one_memory(c.world() * 4096);
+      must(memory_count().arenas == before + 4096, "share");
+      must(library_bytes() >= 0, "libraries");
+    }));
+    const auto before = memory_count().arenas;
+    run_ranks(ranks, [](Communicator& c) { hold_one_memory(c); });
+    CHECK(memory_count().arenas == before);
+    // Threads add up to the whole.
+    run_ranks(ranks, [&](Communicator& c) {
+      const auto memory = everyone(c)->one_memory(c.world() * 4096);
+      everyone(c)->run({.kind = Kind::barrier});
+      must(memory_count().arenas == before + c.world() * 4096, "shares");
+      everyone(c)->run({.kind = Kind::barrier});
+    });
+  }
+  check_no_errors(fork_ranks(
+      2, [](Communicator& c) { must(!everyone(c)->one_memory(8192), "memory over Gloo"); }, 20s,
+      Carrier::gloo));
+}
+
+TEST_CASE("one memory outlives the rank that made it in the others, which name the lost rank") {
+  const auto errors = fork_ranks(
+      3,
+      [](Communicator& c) {
+        const auto group = everyone(c);
+        const auto memory = group->one_memory(3 * 4096);
+        memory.get()[c.rank()] = std::byte{7};
+        group->run({.kind = Kind::barrier});
+        if (c.rank() == 0) ::raise(SIGKILL);
+        try {
+          group->run({.kind = Kind::barrier});
+        } catch (const std::exception&) {
+          for (int i = 0; i < 3; ++i) must(memory.get()[i] == std::byte{7}, "what it wrote");
+          throw;
+        }
+      },
+      40s);
+  CHECK(errors[0] == "ended by a signal");
+  for (const int64_t rank : {1, 2}) CHECK_THAT(errors[rank], Catch::Contains("rank 0 does not"));
 }
 
 TEST_CASE("a rank that fails, ends early or stops is named by those that share its memory") {

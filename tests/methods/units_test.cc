@@ -1,4 +1,5 @@
 // The units of zero1, zero2 and fsdp, and refused configs.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -37,10 +38,14 @@ graph::Graph model() {
   return g;
 }
 
-plan::Plan plan_of(const std::string& methods, int64_t world = 4) {
+plan::Plan plan_of(const std::string& methods, int64_t world = 4, int64_t sharing_ranks = 1) {
   const auto g = model();
   const auto strategy = from_json(Json::parse(methods), "test");
-  return make_plan(strategy, {.graph = &g, .global_batch = 8, .world = world, .world_given = true});
+  return make_plan(strategy, {.graph = &g,
+                              .global_batch = 8,
+                              .world = world,
+                              .world_given = true,
+                              .sharing_ranks = sharing_ranks});
 }
 
 // "NAME: PARAMETERS; ..." of a plan's units.
@@ -141,6 +146,39 @@ TEST_CASE("a method with several wrong fields reports the first and the number o
   CHECK(why(R"([["fsdp", {"cpu_offlod": true, "prefetch_mb": 0}]])") ==
         "[strategy] fsdp has no field \"cpu_offlod\", did you mean \"cpu_offload\"? (and 1 more "
         "field of fsdp is wrong)");
+}
+
+TEST_CASE("ranks of one host hold one copy of the weights where each group of them is on it") {
+  const auto one_copy = [](const std::string& methods, int64_t sharing_ranks) {
+    const auto plan = plan_of(methods, 4, sharing_ranks);
+    CHECK(!plan.units.empty());
+    const bool found = plan.units[0].one_copy;
+    CHECK(std::ranges::any_of(plan.decisions, [](const plan::Decision& decision) {
+            return decision.sentence.find("one copy in memory") != std::string::npos;
+          }) == found);
+    for (const auto& unit : plan.units) CHECK(unit.one_copy == found);
+    return found;
+  };
+  for (const char* method : {"zero1", "zero2"}) {
+    const auto list = [&](const std::string& fields, const std::string& others = "") {
+      return "[" + others + "[\"" + method + "\", " + fields + "]]";
+    };
+    CHECK(one_copy(list("{}"), 4));
+    CHECK(!one_copy(list("{}"), 2));  // the group has ranks of two hosts
+    CHECK(!one_copy(list("{}"), 1));
+    CHECK(!one_copy(list(R"({"one_copy": false})"), 4));
+    CHECK(one_copy(list(R"({"one_copy": true})"), 1));
+    const char* mesh = R"(["parallel_mode", [["zero", 2], ["data", 2]]], )";
+    CHECK(one_copy(list("{}", mesh), 2));  // groups over zero have neighbours
+    CHECK(!one_copy(list(R"({"axis": "data"})", mesh), 2));
+    // Weights that ranks cannot write together.
+    CHECK(!one_copy(list("{}", R"(["overlap", {"step": true}], )"), 4));
+    CHECK_THAT(why(list(R"({"one_copy": true})", R"(["overlap", {"step": true}], )")),
+               Contains("one_copy must be false") && Contains("overlap's step"));
+    CHECK_THAT(why(list(R"({"one_copy": true})", R"(["half", {"dtype": "bf16"}], )")),
+               Contains("one_copy must be false") && Contains("masters"));
+  }
+  CHECK_THAT(why(R"([["fsdp", {"one_copy": true}]])"), Contains("fsdp has no field \"one_copy\""));
 }
 
 TEST_CASE("invalid units are refused with the known names") {

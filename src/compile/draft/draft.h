@@ -39,11 +39,12 @@ struct DraftInstruction {
 struct Home {
   enum class Kind : uint8_t { scratch, persistent, communication };
   Kind kind = Kind::scratch;
-  int32_t stream = 0;  // communication: the axis group's stream
+  int32_t stream = 0;  // communication, one copy: the axis group's stream
   // Is read after the step or by every microbatch: keeps its memory until the step's end.
   bool outlives = false;
-  bool borrowed = false;        // persistent: its memory is another program's
-  bool host = false;            // persistent or scratch: in the host's memory
+  bool borrowed = false;  // persistent: its memory is another program's
+  int64_t holders = 1;  // persistent, above 1: so many ranks, the stream's, hold one copy together
+  bool host = false;    // persistent or scratch: in the host's memory
   bool received_early = false;  // communication: receives a message before its section runs
   int64_t bytes = 0;            // minimum size: that of the group's largest rank
 };

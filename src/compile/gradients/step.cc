@@ -442,10 +442,12 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     const auto& bucket = *in_order;
     if (early && bucket.stages.empty()) end_reduction(source, bucket, out);
     for (const auto& share : bucket.shares) step(share);
-    if (bucket.part.defined() && !bucket.gathered.defined() && optimizer) {
+    if (bucket.part.defined() && !bucket.gathered.defined() && optimizer &&
+        !gradients.flats[bucket.flat].unit->one_copy) {
       out.push_back(gather_stepped(draft, gradients, bucket));
     }
   }
+  if (optimizer) end_unit_steps(draft, gradients, out);
   if (early) measure("scale of nothing");
   draft.sections.push_back(std::move(section));
 }

@@ -179,9 +179,12 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   const Home state_home{.kind = Home::Kind::persistent, .host = offload.optimizer};
   // A part that is only padding is not borrowed.
   const bool borrowed = source.spec.borrow_weights && (!flat.in_parts || flat.held() > 0);
+  const bool one_copy = flat.unit->one_copy;
   bucket.weights = draft.add(flat.in_parts ? part : whole, flat_parameters_name(flat.name),
                              {.kind = Home::Kind::persistent,
+                              .stream = one_copy ? moving.stream : 0,
                               .borrowed = borrowed,
+                              .holders = one_copy ? flat.parts : 1,
                               .host = bucket.level == 3 && offload.parameters});
   if (flat.in_parts) {
     // Ops may read them in a lower precision than they are stored in.
@@ -365,6 +368,27 @@ void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
   out.push_back(gather_to(draft, gradients, bucket, from, bucket.gathered));
   out.back().instruction.phase = gather.phase;
   out.back().when = when;
+}
+
+void end_unit_steps(Draft& draft, const Gradients& gradients, std::vector<DraftInstruction>& out) {
+  // Of units of one copy: the weights that the ranks of each stream have written.
+  std::map<int32_t, std::vector<ValueId>> written;
+  for (const auto& bucket : gradients.buckets) {
+    if (!bucket.part.defined() || bucket.gathered.defined()) continue;
+    const auto& unit = *gradients.flats[bucket.flat].unit;
+    if (!unit.one_copy) continue;
+    written[draft.number_of(Stream::over(unit.axes))].push_back(bucket.weights);
+  }
+  for (auto& [stream, weights] : written) {
+    auto barrier = in_place("comm::barrier",
+                            {{"values", weights}, {"axis", draft.program.streams[stream].name()}},
+                            weights);
+    barrier.instruction.in_place = false;
+    barrier.instruction.kind = Instruction::Kind::collective;
+    barrier.instruction.stream = stream;
+    barrier.instruction.event = draft.program.events++;
+    out.push_back(std::move(barrier));
+  }
 }
 
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket) {

@@ -34,6 +34,10 @@ void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
 // stores in full, into Bucket::weights.
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket);
 
+// Appends, for units whose ranks hold one copy of the weights, the barrier after which every rank
+// reads the weights that the others have written.
+void end_unit_steps(Draft& draft, const Gradients& gradients, std::vector<DraftInstruction>& out);
+
 // Gives each all-gather of a unit except the first a value of its own, which
 // later instructions read.
 void separate_gathers(Draft& draft, const Gradients& gradients);

@@ -266,6 +266,12 @@ class Memory {
                           .name = lasts ? "persistent host" : "scratch host",
                           .host = true});
     }
+    if (home.holders > 1) {
+      return frame_named({.kind = Frame::Kind::persistent,
+                          .name = draft_.program.streams[home.stream].name(),
+                          .held_by = home.stream,
+                          .holders = home.holders});
+    }
     if (home.kind == Home::Kind::persistent) return 0;
     if (home.kind == Home::Kind::scratch) return 1;
     const auto stream = static_cast<size_t>(home.stream);
@@ -367,9 +373,12 @@ class Memory {
         program.frames[frame].copies = copies.at(part);
       }
     }
-    for (const auto& frame : program.frames) {
+    for (auto& frame : program.frames) {
       if (frame.borrowed) continue;
-      (frame.host ? program.host_bytes : program.peak_bytes) += frame.bytes * frame.copies;
+      // Equal shares, so that the ranks' counts add up to the memory.
+      const auto whole = kAlignment * frame.holders;
+      if (frame.holders > 1) frame.bytes = (frame.bytes + whole - 1) / whole * whole;
+      (frame.host ? program.host_bytes : program.peak_bytes) += frame.share();
     }
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 9> kKinds = {{
+constexpr std::array<std::pair<std::string_view, Kind>, 10> kKinds = {{
     {"comm::all_reduce", Kind::all_reduce},
     {"comm::all_gather", Kind::all_gather},
     {"comm::reduce_scatter", Kind::reduce_scatter},
@@ -24,6 +24,7 @@ constexpr std::array<std::pair<std::string_view, Kind>, 9> kKinds = {{
     {"comm::broadcast", Kind::broadcast},
     {"comm::send", Kind::send},
     {"comm::receive", Kind::receive},
+    {"comm::barrier", Kind::barrier},
 }};
 
 mesh::Reduce reduce_of(const std::string& name) {
@@ -56,7 +57,7 @@ Transfer transfer_of(const compile::Instruction& instruction) {
   }
   fail("exec",
        "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, shift, exchange, "
-       "broadcast, send and receive, but got {}",
+       "broadcast, send, receive and barrier, but got {}",
        instruction.op);
 }
 

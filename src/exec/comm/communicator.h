@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -107,6 +108,11 @@ class Group {
   // at most once, by both ranks of each pair: a back end that connects at the first message may
   // wait for a rank that waits for another.
   virtual void connect_pairs(const std::vector<Pair>& /*pairs*/) {}
+
+  // Returns zeroed memory that all ranks of the group map, 64-byte aligned, or nullptr where they
+  // cannot. A rank counts its share as frames (exec/memory/allocator.h). Collective: all ranks call
+  // it with as many bytes, a multiple of their number. Throws Error when there is not enough.
+  virtual std::shared_ptr<std::byte> one_memory(int64_t /*bytes*/) { return nullptr; }
 
   // Implements start() and start_flat(), which have checked the buffers; the group has at least
   // two ranks.

@@ -19,6 +19,10 @@ class MixedGroup : public Group {
     return (message ? messages_ : collectives_)->transfer(std::move(transfer));
   }
 
+  std::shared_ptr<std::byte> one_memory(int64_t bytes) override {
+    return collectives_->one_memory(bytes);
+  }
+
   void connect_pairs(const std::vector<Pair>& pairs) override { messages_->connect_pairs(pairs); }
 
  private:

@@ -1,5 +1,6 @@
 #include "exec/comm/threads.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
@@ -13,6 +14,7 @@
 
 #include "base/fail.h"
 #include "exec/comm/pieces.h"
+#include "exec/memory/allocator.h"
 
 namespace perigee::exec {
 namespace {
@@ -60,6 +62,8 @@ class ThreadGroup : public Group {
       : Group(name, ranks, rank), world_(std::move(world)) {
     key_ = fmt::format("{}/{}", name, fmt::join(ranks, ","));
   }
+
+  std::shared_ptr<std::byte> one_memory(int64_t bytes) override;
 
  protected:
   std::shared_ptr<Work> transfer(Transfer transfer) override;
@@ -201,6 +205,21 @@ std::shared_ptr<Work> ThreadGroup::transfer(Transfer transfer) {
   lock.unlock();
   ThreadWork::help(*collective, *world_);
   return work;
+}
+
+std::shared_ptr<std::byte> ThreadGroup::one_memory(int64_t bytes) {
+  const bool first = index() == 0;
+  std::shared_ptr<std::byte> memory;
+  if (first) memory = allocate_uncounted(bytes);
+  // The others copy the first rank's pointer.
+  auto address = at::full({1}, reinterpret_cast<int64_t>(&memory), at::kLong);
+  run({.kind = Kind::broadcast, .input = first ? address : at::Tensor(), .output = address});
+  if (!first) {
+    memory = *reinterpret_cast<std::shared_ptr<std::byte>*>(*address.const_data_ptr<int64_t>());
+  }
+  run({.kind = Kind::barrier});
+  if (!memory) fail_run("exec", "one copy of the weights needs {} bytes, but less is free", bytes);
+  return counted_frames(std::move(memory), bytes / size(), false);
 }
 
 class ThreadCommunicator : public Communicator {

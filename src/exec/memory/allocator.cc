@@ -255,6 +255,23 @@ std::shared_ptr<std::byte> allocate_frames(int64_t bytes, SharedMemory* shared) 
   return {frames, begin};
 }
 
+std::shared_ptr<std::byte> allocate_uncounted(int64_t bytes) {
+  install_allocator();
+  return private_memory(bytes);
+}
+
+std::shared_ptr<std::byte> counted_frames(std::shared_ptr<std::byte> memory, int64_t bytes,
+                                          bool shared) {
+  const int64_t outside = shared ? bytes : 0;
+  shared_bytes.fetch_add(outside);
+  count(arena_bytes, bytes);
+  auto* begin = memory.get();
+  return {begin, [memory = std::move(memory), bytes, outside](std::byte*) {
+            arena_bytes.fetch_sub(bytes);
+            shared_bytes.fetch_sub(outside);
+          }};
+}
+
 std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes) {
   const auto rounded = static_cast<size_t>(std::max<int64_t>(bytes, 64) + 63) / 64 * 64;
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, rounded));

@@ -25,6 +25,14 @@ class SharedMemory;
 // which a line of the log says once. Throws Error when there is not enough.
 std::shared_ptr<std::byte> allocate_frames(int64_t bytes, SharedMemory* shared = nullptr);
 
+// Returns zeroed memory of this process that does not count, or nullptr where there is not enough.
+std::shared_ptr<std::byte> allocate_uncounted(int64_t bytes);
+
+// Returns the memory, of which `bytes` bytes count as a program's frames for as long as the pointer
+// lives. `shared`: it is no anonymous memory of the process.
+std::shared_ptr<std::byte> counted_frames(std::shared_ptr<std::byte> memory, int64_t bytes,
+                                          bool shared);
+
 // Returns zeroed memory, 64-byte aligned, for offloaded values. It counts neither as LibTorch's
 // allocations nor in memory_count()'s peak. Throws Error when there is not enough.
 std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes);

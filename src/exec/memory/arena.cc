@@ -36,10 +36,14 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
            (!communicates.empty() && communicates[frame]);
   };
   const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
-  int64_t communication = 0, host = 0;
+  int64_t communication = 0, host = 0, shares = 0;
   for (size_t i = 0; i < frames.size(); ++i) {
     const auto& frame = frames[i];
     if (frame.borrowed) continue;
+    if (frame.held_by >= 0) {
+      shares += frame.share();
+      continue;
+    }
     if (frame.host) {
       host += rounded(frame) * frame.copies;
       continue;
@@ -48,6 +52,7 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
     if (communicating(i)) communication += rounded(frame) * frame.copies;
   }
   memory_->plain = device.allocate(bytes_ - communication, false);
+  bytes_ += shares;
   if (communication > 0) memory_->communication = device.allocate(communication, true);
   if (host > 0) memory_->host = device.allocate_host(host);
   auto* plain = memory_->plain.get();
@@ -56,13 +61,18 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
   for (size_t i = 0; i < frames.size(); ++i) {
     const auto& frame = frames[i];
     auto& copies = addresses_.emplace_back();
-    if (frame.borrowed) continue;
+    if (frame.borrowed || frame.held_by >= 0) continue;
     auto*& next = frame.host ? kept : communicating(i) && shared ? shared : plain;
     for (int64_t copy = 0; copy < frame.copies; ++copy) {
       copies.push_back(next);
       next += rounded(frame);
     }
   }
+}
+
+void Arena::put(size_t frame, std::shared_ptr<std::byte> memory) {
+  addresses_[frame] = {memory.get()};
+  memory_->one_copy.push_back(std::move(memory));
 }
 
 std::vector<std::byte*> Arena::bases(const std::vector<int32_t>& slot) const {

@@ -26,10 +26,13 @@ class Arena {
   Arena(const std::vector<compile::Frame>& frames, Device& device,
         const std::vector<bool>& communicates = {});
 
+  // Gives a frame of one copy (Frame::held_by) its memory.
+  void put(size_t frame, std::shared_ptr<std::byte> memory);
+
   // Returns the address of each frame: of the copy that `slot` (an entry of Program::slots) names,
   // or of the first copy where it is empty.
   std::vector<std::byte*> bases(const std::vector<int32_t>& slot = {}) const;
-  // Returns the size of the frames on the device.
+  // Returns the size of the frames on the device: of those of one copy, the rank's shares.
   int64_t bytes() const { return bytes_; }
 
   // Returns a tensor at `address`, on the device or (`host`) in the host's memory. It keeps the
@@ -40,6 +43,7 @@ class Arena {
  private:
   struct Memory {
     std::shared_ptr<std::byte> plain, communication, host;
+    std::vector<std::shared_ptr<std::byte>> one_copy;
   };
   at::Device place_;
   std::shared_ptr<Memory> memory_;

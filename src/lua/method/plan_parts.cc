@@ -294,7 +294,12 @@ const FieldTable<plan::Unit>& unit_part() {
         .doc = "sharded are 1: optimizer state, 2: and gradients, 3: and parameters"},
        {.name = "reshard_after_forward",
         .member = &C::reshard_after_forward,
-        .doc = "level 3: free after the forward pass and re-gather for the backward pass"}});
+        .doc = "level 3: free after the forward pass and re-gather for the backward pass"},
+       {.name = "one_copy",
+        .member = &C::one_copy,
+        .doc =
+            "levels 1 and 2: the ranks of the axes, on one host, hold one copy of the parameters "
+            "in memory that all of them map"}});
   return table;
 }
 

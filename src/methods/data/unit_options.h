@@ -19,6 +19,7 @@ struct UnitConfig {
   std::optional<int64_t> min_parameters;
   bool trainable_outmost = false;
   Names ignored, ignored_classes;
+  std::optional<bool> one_copy;  // zero1 and zero2
 };
 
 // Returns the fields of UnitConfig.

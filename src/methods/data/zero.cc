@@ -1,12 +1,34 @@
-// zero1, zero2: optimizer state, and with zero2 gradients, stored in parts;
-// parameters are replicated.
+// zero1, zero2: optimizer state, and with zero2 gradients, stored in parts; parameters are
+// replicated, or ranks of one host hold one copy of them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/fail.h"
 #include "methods/data/unit_options.h"
 #include "plan/units.h"
 
 namespace perigee::methods {
 namespace {
+
+// Returns whether the ranks of each group over the axes can map each other's memory.
+bool share_memory(const mesh::Mesh& mesh, const mesh::AxisSet& axes, const PlanRequest& request) {
+  if (request.sharing_ranks < 2) return false;
+  for (const auto rank : mesh::ranks(mesh)) {
+    for (const auto other : mesh::group_of(mesh, axes, rank)) {
+      if (other / request.sharing_ranks != rank / request.sharing_ranks) return false;
+    }
+  }
+  return true;
+}
+
+// Returns why the plan's ranks cannot hold one copy of weights, or "".
+std::string_view refusal_of_one_copy(const plan::Plan& plan, int level) {
+  if (plan::stores_parts(plan, {.level = level})) return "half's masters are stored in parts";
+  if (plan.overlap.step) return "overlap's step = true writes weights that other ranks still read";
+  if (!plan.copy_axes.empty()) return "local_sgd trains copies that differ";
+  return "";
+}
 
 class Zero : public MethodWith<UnitConfig> {
  public:
@@ -26,9 +48,17 @@ class Zero : public MethodWith<UnitConfig> {
   const FieldTable<UnitConfig>& table() const override {
     static constexpr const char* kOne = "there is one implementation";
     static const FieldTable<UnitConfig> table(
-        unit_fields(),
-        std::vector<FieldRow<UnitConfig>>{{.name = "use_ds_zero", .no_effect = kOne},
-                                          {.name = "not_use_fsdp", .no_effect = kOne}});
+        unit_fields(), std::vector<FieldRow<UnitConfig>>{
+                           {.name = "one_copy",
+                            .member = &UnitConfig::one_copy,
+                            .otherwise = "true where the ranks of `axis` compute on "
+                                         "the CPU of one host",
+                            .doc = "the ranks of `axis`, which are on one host, hold "
+                                   "one copy of the weights in memory that all of "
+                                   "them map: each writes its part of the new "
+                                   "weights, and nothing is gathered"},
+                           {.name = "use_ds_zero", .no_effect = kOne},
+                           {.name = "not_use_fsdp", .no_effect = kOne}});
     return table;
   }
 
@@ -36,6 +66,19 @@ class Zero : public MethodWith<UnitConfig> {
             const PlanRequest& request) const override {
     note_no_effects(plan, config, *this);
     if (!add_units(plan, given, request, *this, level_)) return;
+    const auto refusal = refusal_of_one_copy(plan, level_);
+    if (given.one_copy.value_or(false) && !refusal.empty()) {
+      fail(name_,
+           "one_copy must be false where ranks cannot write weights that all of them read, "
+           "but it is true, and {}",
+           refusal);
+    }
+    for (auto& unit : plan.units) {
+      const bool wanted = given.one_copy ? *given.one_copy
+                                         : share_memory(plan.mesh, unit.axes, request);
+      unit.one_copy = wanted && refusal.empty();
+    }
+    const bool one_copy = !plan.units.empty() && plan.units[0].one_copy;
     // With half's masters the parts are those of masters; ops read whole low-precision copies.
     const bool masters = plan::stores_parts(plan, {.level = level_});
     const auto* kept = level_ == 1
@@ -43,11 +86,14 @@ class Zero : public MethodWith<UnitConfig> {
                            : (masters ? "masters, optimizer state and gradients are"
                                       : "optimizer state and gradients are");
     plan.decisions.push_back(
-        {name_, fmt::format("{} kept in parts: {}; gradients are reduce-scattered {}, and the new "
-                            "weights gathered once a step{}",
-                            kept, describe_units(plan, *request.graph),
-                            level_ == 1 ? "once a step" : "in every microbatch",
-                            masters ? ", in the low precision" : "")});
+        {name_,
+         fmt::format("{} kept in parts: {}; gradients are reduce-scattered {}, and {}{}", kept,
+                     describe_units(plan, *request.graph),
+                     level_ == 1 ? "once a step" : "in every microbatch",
+                     one_copy ? "each rank writes its part of the weights, of which the ranks hold "
+                                "one copy in memory that all of them map"
+                              : "the new weights gathered once a step",
+                     masters ? ", in the low precision" : "")});
   }
 
  private:

@@ -134,7 +134,9 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
         if (flat.in_forward) exchange.gather_forward += gather;
         if (flat.in_backward) exchange.gather_backward += gather;
       } else if (choice.zero > 0) {
-        const double moved = parameters.masters ? kept * flat.gathered : weights;
+        const double moved = choice.one_copy      ? 0
+                             : parameters.masters ? kept * flat.gathered
+                                                  : weights;
         exchange.gather += time(CollectiveKind::all_gather, units, moved, pieces);
       }
       // A unit of which all gradients are tensor sums, none of them small, is reduced in parts

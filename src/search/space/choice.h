@@ -35,6 +35,7 @@ struct Choice {
   // in which blocks these are, too.
   bool selective = false;
   int zero = 0;                    // level: 0, 1, 2, 3
+  bool one_copy = false;           // levels 1 and 2: ranks of one host hold the weights together
   bool offload = false;            // optimizer state is in host memory
   std::string precision = "none";  // or amp_native or half, in bfloat16
   std::string schedule{schedule::kDefaultSchedule};

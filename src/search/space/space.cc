@@ -278,6 +278,9 @@ void Space::add_levels(Made& made, Choice choice) const {
   }
   for (const int zero : choice.parts() > 1 ? levels() : std::vector<int>{0}) {
     choice.zero = zero;
+    // As zero1 and zero2 decide where all ranks are on one host.
+    choice.one_copy = (zero == 1 || zero == 2) && choice.precision != "half" &&
+                      request_.sharing_ranks >= request_.world;
     add_schedules(made, choice, *layers);
   }
 }

@@ -51,6 +51,7 @@ search::Request AutoPlanner::request(const json& pins, const lua::Defined& defin
   request.global_batch = job_.batch.global;
   request.world = world_;
   request.eight_bits = eight_bits_;
+  request.sharing_ranks = sharing_ranks(job_, world_);
   request.pins = search::parse_pins(pins);
   use_devices(request.pins);
   const auto pinned = methods::from_json(request.pins.methods, "pins", defined);
@@ -341,6 +342,7 @@ methods::PlanRequest AutoPlanner::method_request() const {
   request.world = world_;
   request.world_given = true;
   request.eight_bits = eight_bits_;
+  request.sharing_ranks = sharing_ranks(job_, world_);
   request.device_bytes = [this](int64_t) { return cluster_.least_memory(); };
   return request;
 }

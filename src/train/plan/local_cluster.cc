@@ -107,6 +107,14 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   return cpu_hosts(job, ranks);
 }
 
+int64_t sharing_ranks(const job::Job& job, int64_t ranks) {
+  if (!job.cluster.file.empty() || uses_gpu(job, /*tell=*/false)) return 1;
+  if (job.cluster.in_process) return ranks;
+  if (job.cluster.communicator == "gloo") return 1;
+  const auto of_host = job::ranks_of_host().value_or(ranks);
+  return of_host > 0 && ranks % of_host == 0 ? of_host : 1;
+}
+
 double memory_for_plans(int64_t gpu_bytes) {
   constexpr double kContext = 1.5 * (1 << 30);  // an estimate, not measured
   return std::max(0.0, static_cast<double>(gpu_bytes) - kContext);

@@ -14,6 +14,9 @@ namespace perigee::train {
 // values. Throws Error where a named cluster has too few ranks.
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
 
+// Returns PlanRequest::sharing_ranks of a job of so many ranks; 1 for a described cluster.
+int64_t sharing_ranks(const job::Job& job, int64_t ranks);
+
 // Returns the bytes of a GPU of so many bytes that a plan may use: CUDA's context, the code of
 // kernels and the workspaces of cuBLAS, cuDNN and NCCL need the rest.
 double memory_for_plans(int64_t gpu_bytes);

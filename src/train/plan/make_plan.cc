@@ -61,6 +61,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
   request.eight_bits = train::multiplies_eight_bits(job, world.for_described_cluster,
                                                     world.runtime_folder);
+  request.sharing_ranks = train::sharing_ranks(job, request.world);
   const auto cluster = [job, folder = world.runtime_folder](int64_t ranks) {
     return train::cluster_of(job, ranks, folder);
   };

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fail.h"
+#include "exec/memory/allocator.h"
 
 namespace perigee::exec {
 
@@ -138,6 +139,26 @@ std::shared_ptr<Work> SharedGroup::transfer(Transfer transfer) {
   }
   start(complete);
   return work;
+}
+
+std::shared_ptr<std::byte> SharedGroup::one_memory(int64_t bytes) {
+  const bool first = index() == 0;
+  std::shared_ptr<std::byte> memory;
+  SharedPlace place;
+  if (first) {
+    memory = process_.memory->allocate(bytes);
+    place = *process_.memory->find(memory.get(), bytes);
+  }
+  auto text = at::empty({sizeof place}, at::kByte);
+  std::memcpy(text.mutable_data_ptr(), &place, sizeof place);
+  run({.kind = Kind::broadcast, .input = first ? text : at::Tensor(), .output = text});
+  std::memcpy(&place, text.const_data_ptr(), sizeof place);
+  if (!first) {
+    const auto mapping = peers_[0]->at(place);
+    memory = {mapping, mapping->begin};
+  }
+  run({.kind = Kind::barrier});  // the first rank's file is there until all have mapped it
+  return counted_frames(std::move(memory), bytes / size(), true);
 }
 
 void SharedGroup::join_slots(Channel& c, std::vector<std::shared_ptr<SharedWork>>& complete) {

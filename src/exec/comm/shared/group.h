@@ -42,6 +42,8 @@ class SharedGroup : public Group {
               std::shared_ptr<std::byte> segment);
 
   std::shared_ptr<Work> transfer(Transfer transfer) override;
+  // The first rank's memory, which the others map.
+  std::shared_ptr<std::byte> one_memory(int64_t bytes) override;
 
   // Runs pieces of collectives that all ranks have joined. Any thread calls it.
   void help();

@@ -125,7 +125,7 @@ void StageSum::set_bytes() {
     stage_.optimizer = std::max(stage_.optimizer, states / input_.device.host);
   }
   // Sharded masters are stored beside unsharded low-precision weights.
-  const double weights = choice.zero >= 3                    ? weights_ / parts
+  const double weights = choice.zero >= 3 || choice.one_copy ? weights_ / parts
                          : choice.zero > 0 && layers.masters ? gathered_ + weights_ / parts
                                                              : weights_;
   stage_.resident_bytes = weights + (choice.zero >= 2 ? gradients_ / parts : gradients_) +
