@@ -203,6 +203,31 @@ TEST_CASE("a pinned limit of memory holds below the device's") {
   CHECK(planner.find(cluster(4)).best.choice == free.best.choice);
 }
 
+TEST_CASE("one copy of the weights of a host is priced as the programs have it") {
+  const auto on = cluster(4);
+  const auto found = [&](int zero, int64_t sharing_ranks) {
+    ChainPlanner planner({.blocks = 6, .batch = 8}, 4);
+    planner.request.sharing_ranks = sharing_ranks;
+    planner.request.pins = search::parse_pins(
+        {{"data", 4}, {"micro", 2}, {"checkpoint", false}, {"zero", zero}});
+    auto best = planner.find(on);
+    const auto all = search::candidates(planner.request, on, planner.none, planner.traces, 1);
+    return std::pair(std::move(best), all[0].estimate);
+  };
+  const double weights = 7 * 64 * 64 * 4;
+  for (const int zero : {1, 2}) {
+    CAPTURE(zero);
+    const auto [together, estimate] = found(zero, 4);
+    const auto [apart, other] = found(zero, 1);
+    CHECK(together.plan.units[0].one_copy);
+    CHECK(!apart.plan.units[0].one_copy);
+    CHECK(other.bytes - estimate.bytes == Approx(0.75 * weights));
+    CHECK(apart.best.peak_bytes - together.best.peak_bytes == Approx(0.75 * weights).epsilon(0.05));
+    CHECK(estimate.seconds < other.seconds);
+    CHECK(together.best.seconds < apart.best.seconds);
+  }
+}
+
 TEST_CASE("pinned memory factors change the counted memory") {
   const auto on = cluster(2);
   const auto bytes = [&](nlohmann::json pins) {
