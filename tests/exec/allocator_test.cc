@@ -174,7 +174,7 @@ TEST_CASE("a dry run of a large op frees all memory") {
                                   {f32({64, 64})}};
   install_allocator();
   const auto before = memory_count().others;
-  REQUIRE(record_trace(large)->allocations == std::vector<int64_t>{64 * 64 * 4});
+  REQUIRE(record_trace(large)->allocations.at(0) == 64 * 64 * 4);
   REQUIRE(memory_count().others == before);
 }
 

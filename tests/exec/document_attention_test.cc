@@ -1,5 +1,5 @@
 // Attention within documents: the kernels against the reference, for any numbers of documents.
-#include "exec/kernels/attention_segments.h"
+#include "exec/kernels/attention/attention_segments.h"
 #include "exec/kernels/kernels.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/dry_run.h"

@@ -29,6 +29,21 @@ TEST_CASE("gelu's kernels equal LibTorch's in float64, exact and by tanh") {
   REQUIRE(bad[0].isnan().all().item<bool>());
 }
 
+TEST_CASE("a sum of float32 and bfloat16 equals LibTorch's to the bit, in either order") {
+  const bool low_first = GENERATE(false, true), strided = GENERATE(false, true);
+  const int64_t n = GENERATE(1, 15, 4096, 70001);
+  const auto wide = at::randn({3, n});
+  const auto low = strided ? at::randn({n, 3}, at::kBFloat16).t()
+                           : at::randn({3, n}, at::kBFloat16);
+  const auto &self = low_first ? low : wide, &other = low_first ? wide : low;
+  const auto sum = call(cpu_kernel, "aten::add.Tensor", {{"self", self}, {"other", other}}, {},
+                        {{DType::float32, {3, n}}});
+  REQUIRE(sum[0].equal(at::add(self, other)));
+  const auto scaled = call(cpu_kernel, "aten::add.Tensor", {{"self", self}, {"other", other}},
+                           {{"alpha", 2.0}}, {{DType::float32, {3, n}}});
+  REQUIRE(scaled[0].equal(at::add(self, other, 2)));
+}
+
 TEST_CASE("rms norm's kernels equal the reference") {
   const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
   const bool weighted = GENERATE(true, false);

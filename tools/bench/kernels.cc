@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "exec/executor.h"
+#include "exec/kernels/product.h"
 #include "exec/tensor.h"
 
 namespace {
@@ -246,6 +249,27 @@ void documents(at::ScalarType type, const char* name) {
       [&, &f = forward_apart, &b = backward_apart] { f(), b(); }, agrees, q.numel());
 }
 
+// Products of float32 matrices as in a linear layer of `inner` inputs and `outer` outputs: the
+// output, and the gradients of the input and the weight.
+void products(int64_t tokens, int64_t inner, int64_t outer) {
+  if (!exec::kernels::has_onednn()) return;
+  const auto x = at::randn({tokens, inner}), w = at::randn({outer, inner}),
+             g = at::randn({tokens, outer});
+  const std::vector<std::tuple<std::string, at::Tensor, at::Tensor>> cases = {
+      {"output", x, w.t()}, {"input gradient", g, w}, {"weight gradient", g.t(), x}};
+  for (const auto& [what, a, b] : cases) {
+    auto by_mkl = at::mm(a, b), by_onednn = at::empty_like(by_mkl);
+    const auto onednn = [&, &l = a, &r = b] {
+      exec::kernels::multiply_by_onednn(by_onednn, l, r, false);
+    };
+    onednn();
+    compare(
+        fmt::format("{}, {} x {} x {}: oneDNN / MKL", what, tokens, inner, outer), onednn,
+        [&, &l = a, &r = b] { at::mm_out(by_mkl, l, r); },
+        at::allclose(by_onednn, by_mkl, 1e-4, 1e-2), tokens * inner * outer);
+  }
+}
+
 // The overhead of an instruction over the op that it calls.
 void overhead() {
   const auto x = at::randn({4}), y = at::randn({4});
@@ -276,6 +300,8 @@ int main() {
   main_gradient(at::kBFloat16, "bfloat16 main gradient / mm, add");
   main_gradient(at::kHalf, "float16 main gradient / mm, add");
   low_attention();
+  products(256, 512, 2048);
+  products(1024, 768, 50257);
   documents(at::kFloat, "8 documents packed / apart");
   documents(at::kDouble, "8 documents packed / apart, float64");
   overhead();

@@ -11,8 +11,11 @@ namespace perigee::exec {
 Kernel cpu_kernel(const Op& op) {
   using Maker = Kernel (*)(const Arguments&);
   static const std::map<std::string_view, Maker> fast = {
+      {"aten::add.Tensor", kernels::add},
+      {"aten::addmm", kernels::product_with_bias},
       {"aten::gelu", kernels::gelu},
       {"aten::gelu_backward", kernels::gelu_backward},
+      {"aten::mm", kernels::product},
       {"perigee::accumulate_", kernels::accumulate},
       {"perigee::adafactor_", kernels::adafactor},
       {"perigee::adafactor_moments_", kernels::adafactor_moments},

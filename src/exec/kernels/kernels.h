@@ -22,6 +22,9 @@ Kernel attention_backward(const Arguments& arguments);
 // float32, bfloat16 and float64 with heads of up to 512 elements.
 Kernel cached_attention(const Arguments& arguments);
 
+// aten::add.Tensor of float32 and bfloat16; LibTorch's op for other types and for strided operands.
+Kernel add(const Arguments& arguments);
+
 Kernel dropout(const Arguments& arguments);
 
 // float32 and bfloat16; LibTorch's op for other types and for strided operands.
@@ -35,6 +38,10 @@ Kernel rotary_backward(const Arguments& arguments);
 // float32 and bfloat16, computed in float32.
 Kernel swiglu(const Arguments& arguments);
 Kernel swiglu_backward(const Arguments& arguments);
+
+// aten::mm and aten::addmm of float32, by oneDNN where it is faster (product.h), else by LibTorch.
+Kernel product(const Arguments& arguments);
+Kernel product_with_bias(const Arguments& arguments);
 
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);

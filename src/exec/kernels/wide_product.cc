@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "exec/kernels/product.h"
+
 // LibTorch exports these functions of its BLAS without a header. Row-major is 101, "not transposed"
 // 111 and "transposed" 112.
 extern "C" {
@@ -167,6 +169,9 @@ Kernel product_in_place(const Arguments& arguments) {
     auto to = in[sum];
     if (is_wide_product(to, in[self], in[mat2])) {
       multiply_wide(to, in[self], in[mat2], add);
+    } else if (const auto product = float_product(in[self], in[mat2]);
+               product && to.is_contiguous() && prefers_onednn(*product)) {
+      multiply_by_onednn(to, in[self], in[mat2], add);
     } else if (add) {
       to.addmm_(in[self], in[mat2]);
     } else {

@@ -1,4 +1,4 @@
-#include "exec/kernels/attention_rows.h"
+#include "exec/kernels/attention/attention_rows.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -8,9 +8,11 @@
 #include <limits>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "exec/kernels/attention_segments.h"
+#include "exec/kernels/attention/attention_segments.h"
+#include "exec/kernels/attention/paired_rows.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/gemm.h"
 #include "exec/kernels/lanes.h"
@@ -20,7 +22,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kRows = 64;  // of a block
+constexpr int64_t kRows = 64;     // of a block
+constexpr int64_t kPadding = 16;  // elements after a row of scores
 
 #define PERIGEE_COPY_ROW(E)                                         \
   PERIGEE_SIMD void copy_row(const E* from, float* to, int64_t n) { \
@@ -264,6 +267,22 @@ class Blocks {
   std::vector<const int64_t*> numbers_;
 };
 
+// As PairedRows::multiply, for a block's rows of a head.
+template <class T>
+bool multiply_paired(const PairedRows& pairs, const Tensor& rows, std::pair<int64_t, int64_t> head,
+                     const Block& block, Matrix<T> product) {
+  if constexpr (std::is_same_v<T, float>) {
+    return pairs.multiply({rows, head.first, head.second, block.row, block.rows}, block.key,
+                          block.keys, product);
+  }
+  return false;
+}
+
+template <class T>
+void pack_paired(PairedRows& pairs, const Tensor& t, std::pair<int64_t, int64_t> head, T* room) {
+  if constexpr (std::is_same_v<T, float>) pairs.pack(t, head.first, head.second, room);
+}
+
 template <class T>
 void clear_rows(Matrix<T> to, int64_t rows, int64_t size) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(to.from(i).data, size, T{0});
@@ -284,9 +303,13 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
   const int64_t repeats = n.heads / n.groups;
   const int64_t scores_size = kRows * n.keys;
   const int64_t copies = Heads<E>::kCopies ? (n.queries + n.keys) * (n.size + n.value_size) : 0;
-  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
+  const PairedRows keys(key, !options.documents.defined());
+  const int64_t each = scores_size + copies + keys.room();
+  each_group<T>(n, each, query, [&](int64_t b, int64_t g, T* scratch) {
     Heads<E> of_group(scratch + scores_size);
     const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
+    auto paired = keys;
+    pack_paired(paired, key, {b, g}, scratch + scores_size + copies);
     for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
       auto heads = of_group;
       const auto q = heads.read(query, b, h);
@@ -300,11 +323,16 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
           return;
         }
         const Matrix<T> scores{scratch, seen};
-        multiply({rows, seen, n.size}, scale, q.from(r), false, k.from(block.key), true, 0, scores);
+        const bool unscaled = multiply_paired(paired, query, {b, h}, block, scores);
+        if (!unscaled) {
+          multiply({rows, seen, n.size}, scale, q.from(r), false, k.from(block.key), true, 0,
+                   scores);
+        }
         T sums[kRows];
         for (int64_t i = 0; i < rows; ++i) {
           T* row = scores.from(i).data;
           const int64_t own = block.seen(i);
+          if (unscaled) scale_row(row, own, scale);
           block.mask(row, own, kLowest);
           T top;
           sums[i] = exponentials(row, own, top);
@@ -338,10 +366,18 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   auto d_key = make_rows(key, {n.batch, n.keys, n.groups, n.size});
   auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
   const int64_t repeats = n.heads / n.groups;
-  const int64_t scores_size = 2 * kRows * n.keys;
+  // Rows of scores that lie 4 KiB apart would share cache sets, where a product reads columns.
+  const int64_t most = kRows * (n.keys + kPadding), scores_size = 2 * most;
   const int64_t copies = Heads<E>::kCopies ? 2 * (n.queries + n.keys) * (n.size + n.value_size) : 0;
-  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
+  const bool wanted = !options.documents.defined();
+  const PairedRows all_keys(key, wanted), all_values(value, wanted);
+  const int64_t pairs = scores_size + copies;
+  const int64_t each = pairs + all_keys.room() + all_values.room();
+  each_group<T>(n, each, query, [&](int64_t b, int64_t g, T* scratch) {
     Heads<E> of_group(scratch + scores_size);
+    auto key_pairs = all_keys, value_pairs = all_values;
+    pack_paired(key_pairs, key, {b, g}, scratch + pairs);
+    pack_paired(value_pairs, value, {b, g}, scratch + pairs + all_keys.room());
     const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
     const auto dk = of_group.write(d_key, b, g), dv = of_group.write(d_value, b, g);
     clear_rows(dk, n.keys, n.size);
@@ -355,14 +391,21 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
       blocks.each(b, [&](const Block& block) {
         const int64_t r = block.row, rows = block.rows, seen = block.keys;
         if (seen == 0) return clear_rows(dq.from(r), rows, n.size);
-        const Matrix<T> p{scratch, seen}, d{scratch + kRows * n.keys, seen};
-        const Matrix<const T> p_in{p.data, seen}, d_in{d.data, seen};
+        const Matrix<T> p{scratch, seen + kPadding}, d{scratch + most, seen + kPadding};
+        const Matrix<const T> p_in{p.data, p.row}, d_in{d.data, d.row};
         const auto keys = k.from(block.key);
-        multiply({rows, seen, n.size}, scale, q.from(r), false, keys, true, 0, p);
-        multiply({rows, seen, n.value_size}, 1, dout.from(r), false, v.from(block.key), true, 0, d);
+        const bool unscaled = multiply_paired(key_pairs, query, {b, h}, block, p);
+        if (!unscaled) {
+          multiply({rows, seen, n.size}, scale, q.from(r), false, keys, true, 0, p);
+        }
+        if (!multiply_paired(value_pairs, grad, {b, h}, block, d)) {
+          multiply({rows, seen, n.value_size}, 1, dout.from(r), false, v.from(block.key), true, 0,
+                   d);
+        }
         for (int64_t i = 0; i < rows; ++i) {
           T *p_row = p.from(i).data, *d_row = d.from(i).data;
           const int64_t own = block.seen(i);
+          if (unscaled) scale_row(p_row, own, scale);
           probabilities(p_row, own, lse_row[r + i]);
           block.mask(p_row, own, T{0});
           const T dot = dot_product(dout.from(r + i).data, out.from(r + i).data, n.value_size);

@@ -2,7 +2,7 @@
 
 #include <tuple>
 
-#include "exec/kernels/attention_rows.h"
+#include "exec/kernels/attention/attention_rows.h"
 #include "exec/kernels/kernels.h"
 #include "exec/ops/random_op.h"
 #include "exec/reference/ops.h"

@@ -1,4 +1,4 @@
-#include "exec/kernels/attention_segments.h"
+#include "exec/kernels/attention/attention_segments.h"
 
 #include <map>
 
