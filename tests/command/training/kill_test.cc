@@ -107,7 +107,7 @@ TEST_CASE(
   for (auto& thread : threads) thread.join();
   for (const auto& text : wrong) REQUIRE(text == "");
   for (const auto& chain : chains) {
-    CHECK(chain->kept() > 5 * kEvery);  // some kills interrupted work
+    CHECK(chain->kept() > 2 * kEvery);  // some kills interrupted work
     const TrainingJob whole;
     chain->job.good("train", chain->options(chain->kept() + 3) + " --resume");
     whole.good("train", chain->options(chain->kept() + 3, 0));
