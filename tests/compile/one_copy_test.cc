@@ -130,7 +130,21 @@ TEST_CASE("one copy of weights that is written too early or read too early is ca
     last.insert(last.begin(), update);
     caught(program, "after all have read it");
   }
-  SECTION("a collective that moves the weights") {
+  SECTION("a collective that sends the weights") {
+    auto program = good;
+    auto send = *find(step(program), "comm::barrier");
+    send.op = "comm::all_gather";
+    send.args = {{"self", send.outputs.front()}, {"axis", std::string("data")}};
+    send.outputs.clear();
+    send.event = program.events++;
+    const Instruction wait{.kind = Instruction::Kind::wait, .event = send.event};
+    auto& last = const_cast<Section&>(section(program, "micro_last")).instructions;
+    last.insert(last.begin(), {send, wait});
+    CHECK_NOTHROW(verify_one_copies(program));
+    last.erase(last.begin() + 1);
+    caught(program, "after all have read it");
+  }
+  SECTION("a collective that writes the weights") {
     auto program = good;
     auto& list = step(program);
     auto gather = *find(list, "comm::barrier");

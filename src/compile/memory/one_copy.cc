@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "base/defect.h"
@@ -113,15 +114,14 @@ class Replay {
     each_read(instruction, [&](ValueId v) {
       const auto at = frames_.find(frame_of(v));
       if (at == frames_.end()) return;
-      if (moves && !is_copy(instruction.op)) {
-        wrong(instruction, at->first, "collectives move no value of which the ranks have one copy");
-      }
       auto& state = at->second;
-      if (is_own(state, v)) return;  // no other rank writes it
-      if (state.written > state.agreed) {
+      const bool sent = moves && !is_copy(instruction.op);  // other ranks read it, too
+      if (is_own(state, v) && !sent) return;  // no other rank writes it
+      if (!is_own(state, v) && state.written > state.agreed) {
         wrong(instruction, at->first, "ranks read their one copy after a barrier");
       }
       state.read = now_;
+      if (sent) sending_[instruction.event].insert(at->first);
     });
   }
 
@@ -132,13 +132,19 @@ class Replay {
     if (moves || !instruction.in_place) {
       wrong(instruction, at->first, "ops write the one copy of several ranks in place");
     }
-    if (state.read > state.agreed) {
+    const bool sent = std::ranges::any_of(
+        sending_, [&](const auto& open) { return open.second.contains(at->first); });
+    if (sent || state.read > state.agreed) {
       wrong(instruction, at->first, "ranks write their one copy after all have read it");
     }
     state.written = now_;
   }
 
   void end(int32_t event) {
+    if (const auto sent = sending_.find(event); sent != sending_.end()) {
+      for (const auto f : sent->second) frames_[f].read = now_;
+      sending_.erase(sent);
+    }
     const auto at = started_.find(event);
     if (at == started_.end()) return;
     const auto [start, stream] = at->second;
@@ -154,6 +160,7 @@ class Replay {
   const Program& program_;
   std::map<int32_t, FrameState> frames_;
   std::map<int32_t, std::pair<int64_t, int32_t>> started_;  // by event: when, and its stream
+  std::map<int32_t, std::set<int32_t>> sending_;  // by event: the frames that its collective reads
   const Section* section_ = nullptr;
   int64_t now_ = 0;
 };

@@ -11,7 +11,7 @@ namespace perigee::compile {
 //   last instruction that reads other parts, and is waited for;
 // - it reads bytes that it does not write itself after a barrier of theirs, or another collective,
 //   that starts after the last write;
-// - collectives do not move the frame's values.
+// - a collective that other ranks read the frame by has ended before the rank writes; none writes it.
 // A step is replayed twice, since the next one reads what this one has written.
 void verify_one_copies(const Program& program);
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -35,10 +36,11 @@ std::atomic<size_t> arena_slots{0};
 std::mutex arena_mutex;
 
 size_t register_arena(const std::byte* begin, int64_t bytes) {
+  static auto* extents = new std::deque<Extent>();
   std::lock_guard lock(arena_mutex);
   for (size_t slot = 0; slot < kMostArenas; ++slot) {
     if (arenas[slot].load() != nullptr) continue;
-    arenas[slot].store(new Extent{begin, begin + bytes});
+    arenas[slot].store(&extents->emplace_back(begin, begin + bytes));
     arena_slots.store(std::max(arena_slots.load(), slot + 1));
     return slot;
   }
