@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <memory>
+
 #include "base/fail.h"
 #include "capture/deferred.h"
 #include "capture/device/tensor.h"
@@ -17,6 +19,16 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// Pointers to nodes of autograd: of LibTorch 2.11 the first, of 2.15 the second.
+template <class Node>
+std::weak_ptr<Node> weak(const std::shared_ptr<Node>& node) {
+  return node;
+}
+template <class Node>
+c10::weak_intrusive_ptr<Node> weak(const c10::intrusive_ptr<Node>& node) {
+  return c10::weak_intrusive_ptr<Node>(node);
+}
+
 bool overlap(const Geometry& a, const Geometry& b) {
   return a.offset < b.offset + b.span() && b.offset < a.offset + a.span();
 }
@@ -25,7 +37,7 @@ bool overlap(const Geometry& a, const Geometry& b) {
 
 Twins::~Twins() {
   for (const auto& base : bases_) {
-    if (base.leaf) torch::autograd::impl::set_grad_accumulator(base.original, base.own_leaf);
+    if (base.restore_accumulator) base.restore_accumulator();
   }
 }
 
@@ -66,9 +78,11 @@ void Twins::declare(Session& session, graph::Input::Kind kind, const std::string
   }
   if (base.twin.requires_grad() && tensor.is_leaf()) {
     namespace autograd = torch::autograd::impl;
-    base.own_leaf = autograd::try_get_grad_accumulator(tensor);
-    base.leaf = autograd::grad_accumulator(base.twin);
-    autograd::set_grad_accumulator(tensor, base.leaf);
+    const auto own = weak(autograd::try_get_grad_accumulator(tensor));
+    const auto leaf = autograd::grad_accumulator(base.twin);
+    autograd::set_grad_accumulator(tensor, weak(leaf));
+    // It keeps the twin's accumulator.
+    base.restore_accumulator = [tensor, leaf, own] { autograd::set_grad_accumulator(tensor, own); };
   }
   add(std::move(base));
 }

@@ -4,17 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "graph/graph.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace perigee::tracing {
 
@@ -56,10 +52,9 @@ class Twins {
     graph::Input::Kind kind = graph::Input::Kind::constant;
     graph::ValueId input;
     c10::Storage storage;  // held, so that its address is not used again
-    // The gradient accumulator of a trainable parameter: the twin's, and the original's while this
-    // lives, so that a model can call autograd::grad for its own parameter.
-    std::shared_ptr<torch::autograd::Node> leaf;
-    std::weak_ptr<torch::autograd::Node> own_leaf;
+    // Of a trainable parameter, which has its twin's gradient accumulator until this is called, so
+    // that a model can call autograd::grad for its own parameter.
+    std::function<void()> restore_accumulator = {};
   };
   const std::vector<Base>& bases() const { return bases_; }
 

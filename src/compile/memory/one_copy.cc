@@ -116,7 +116,7 @@ class Replay {
       if (at == frames_.end()) return;
       auto& state = at->second;
       const bool sent = moves && !is_copy(instruction.op);  // other ranks read it, too
-      if (is_own(state, v) && !sent) return;  // no other rank writes it
+      if (is_own(state, v) && !sent) return;                // no other rank writes it
       if (!is_own(state, v) && state.written > state.agreed) {
         wrong(instruction, at->first, "ranks read their one copy after a barrier");
       }
