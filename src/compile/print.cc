@@ -17,6 +17,10 @@ constexpr const char* kFrames[] = {"persistent", "microbatch", "scratch", "commu
 constexpr const char* kBindings[] = {"parameter", "buffer", "state", "data",
                                      "constant",  "scalar", "result"};
 
+std::string shared_by(const Frame& frame) {
+  return frame.holders > 1 ? fmt::format(", one copy of {} ranks", frame.holders) : "";
+}
+
 std::string list(const std::vector<int64_t>& numbers) {
   return fmt::format("[{}]", fmt::join(numbers, ", "));
 }
@@ -146,8 +150,7 @@ std::string print(const Program& program) {
                    frame.bytes);
     if (frame.copies > 1) fmt::format_to(to, " x {}", frame.copies);
     if (frame.host) out += " of the host";
-    if (frame.holders > 1) fmt::format_to(to, ", one copy of {} ranks", frame.holders);
-    out += '\n';
+    out += shared_by(frame) + '\n';
   }
   for (const auto& binding : program.bindings) {
     fmt::format_to(to, "{} \"{}\" {}\n", kBindings[static_cast<int>(binding.kind)], binding.name,
@@ -174,13 +177,9 @@ std::string summary(const Program& program) {
     if (frame.bytes == 0) continue;
     const bool named = frame.borrowed || frame.host;
     const std::string kind = named ? frame.name : kFrames[static_cast<int>(frame.kind)];
-    fmt::format_to(to, "{}{}: {}\n", kind,
+    fmt::format_to(to, "{}{}: {}{}\n", kind,
                    frame.kind == Frame::Kind::communication ? " over " + frame.name : "",
-                   bytes_text(static_cast<double>(frame.bytes * frame.copies)));
-    if (frame.holders > 1) {
-      out.pop_back();
-      fmt::format_to(to, ", one copy of {} ranks\n", frame.holders);
-    }
+                   bytes_text(static_cast<double>(frame.bytes * frame.copies)), shared_by(frame));
   }
   for (size_t s = 0; s < program.sections.size(); ++s) {
     const auto& section = program.sections[s];

@@ -122,10 +122,12 @@ void Executor::Impl::place_one_copies() {
       memory = communicator.group(name, ranks)->one_memory(program.frames[f].bytes);
     }
     if (!memory) {
-      fail_run("exec",
-               "the plan has ranks {} hold one copy of the weights, so they must map each other's "
-               "memory on one host's CPU, but they cannot: give zero1 or zero2 one_copy = false",
-               fmt::join(ranks, ","));
+      fail_run(
+          "exec",
+          "the plan has ranks {} hold one copy of the weights, so they must map each other's "
+          "memory on one host's CPU, but they cannot: set cluster.communicator = \"gloo\", or give "
+          "zero1 or zero2 one_copy = false",
+          fmt::join(ranks, ","));
     }
     arena.put(f, std::move(memory));
   }

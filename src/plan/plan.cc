@@ -192,18 +192,6 @@ void verify_offload(const Plan& plan, const graph::Graph& graph) {
   }
 }
 
-// Throws Error where the ranks cannot hold one copy of a unit's parameters.
-void verify_one_copy(const Plan& plan, const Unit& unit) {
-  const auto refuse = [&](std::string_view reason) {
-    fail("plan", "ranks can hold one copy of the parameters of a unit only if {}: see {}", reason,
-         unit.name);
-  };
-  if (unit.level == 3) refuse("they do not store them in parts (level 1 or 2)");
-  if (stores_parts(plan, unit)) refuse("they do not store masters in parts (half's masters)");
-  if (plan.overlap.step) refuse("no bucket is stepped while others are reduced (overlap.step)");
-  if (!plan.copy_axes.empty()) refuse("there are no copies of the model (copy_axes)");
-}
-
 void verify_units(const Plan& plan, const graph::Graph& graph) {
   std::vector<std::string> axes, known;
   for (const auto& a : plan.mesh.axes) axes.push_back(a.name);
@@ -219,7 +207,9 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
     if (unit.level < 1 || unit.level > 3) {
       fail("plan", "a unit has level 1, 2 or 3, but {} has {}", unit.name, unit.level);
     }
-    if (unit.one_copy) verify_one_copy(plan, unit);
+    if (const auto why = why_no_one_copy(plan, unit.level); unit.one_copy && !why.empty()) {
+      fail("plan", "ranks cannot hold one copy of the parameters of unit {}: {}", unit.name, why);
+    }
     const auto& cut = unit.axes;
     for (const auto& axis : cut) {
       if (plan.mesh.find(axis) < 0) {

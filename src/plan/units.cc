@@ -87,6 +87,14 @@ bool stores_parts(const Plan& plan, const Unit& unit) {
                              precision.parameters == Precision::Parameters::masters);
 }
 
+std::string_view why_no_one_copy(const Plan& plan, int level) {
+  if (level == 3) return "they store them in parts";
+  if (stores_parts(plan, {.level = level})) return "they store half's masters in parts";
+  if (plan.overlap.step) return "overlap.step writes weights that other ranks still read";
+  if (!plan.copy_axes.empty()) return "local_sgd trains copies of the model, which differ";
+  return "";
+}
+
 std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
   std::vector<FlatUnit> result;
   const auto mesh = mesh::of_rank(plan.mesh, rank);

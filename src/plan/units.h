@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -42,6 +43,10 @@ struct FlatUnit {
 
 // Returns whether the unit stores float32 parameters in parts (FlatUnit::in_parts).
 bool stores_parts(const Plan& plan, const Unit& unit);
+
+// Returns why ranks cannot hold one copy of the parameters of a unit of this level
+// (Unit::one_copy), or "".
+std::string_view why_no_one_copy(const Plan& plan, int level);
 
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
 std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);

@@ -161,7 +161,7 @@ TEST_CASE("plans whose ranks cannot hold one copy of weights are refused with th
   const auto refused = [&](plan::Plan plan, const std::string& reason) {
     CHECK_THROWS_WITH(plan::verify(plan, graph), Contains("one copy") && Contains(reason));
   };
-  refused(with_units(graph, 2, 3, true), "level 1 or 2");
+  refused(with_units(graph, 2, 3, true), "in parts");
   auto plan = with_units(graph, 2, 1, true);
   plan.overlap.step = true;
   refused(plan, "overlap.step");

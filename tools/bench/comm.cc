@@ -7,28 +7,22 @@
 // times Gloo's rate, 4 KB in at most 3 us.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "base/network/address.h"
 #include "capture/models/models.h"
 #include "compile/compile.h"
-#include "exec/comm/shared/communicator.h"
 #include "exec/executor.h"
 #include "exec/memory/dry_run.h"
 #include "tools/bench/gpt.h"
+#include "tools/bench/ranks.h"
 
 namespace {
 
@@ -37,10 +31,6 @@ using compile::Binding;
 using exec::Collective;
 using Carrier = exec::ProcessOptions::Carrier;
 
-// 29.4 million parameters.
-constexpr const char* kLargeGpt =
-    "[model]\nkind = 'gpt'\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 8192\n"
-    "[data]\nsynthetic = true\nsequence = 64\n";
 constexpr int64_t kSamples = 4;  // of a step, on all ranks
 
 struct Setting {
@@ -59,35 +49,11 @@ Side side(const Setting& s, const Listener& listener, Carrier carrier) {
   const bool shares = carrier == Carrier::shared;
   auto memory = shares ? exec::SharedMemory::open() : nullptr;
   Side made{shares ? "shared memory" : "Gloo",
-            exec::process_communicator(
-                {.rendezvous = {.port = listener.port,
-                                .rank = s.rank,
-                                .world = s.ranks,
-                                .serve = s.rank == 0,
-                                .listen_socket = s.rank == 0 ? listener.socket : -1},
-                 .carrier = carrier,
-                 .local_ranks = s.ranks,
-                 .memory = memory}),
-            memory};
+            bench::connect(s.rank, s.ranks, listener, carrier, memory), memory};
   std::vector<int64_t> all(static_cast<size_t>(s.ranks));
   std::iota(all.begin(), all.end(), 0);
   made.group = made.communicator->group("bench", all);
   return made;
-}
-
-// Seconds that the cores have worked for this process: unlike the wall's, they do not depend on
-// the machine's other work.
-double worked() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-// Returns the sum over all ranks.
-double sum(exec::Group& group, double value) {
-  auto x = at::full({1}, value, at::kDouble);
-  group.run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
-  return x.item<double>();
 }
 
 struct Times {
@@ -97,14 +63,14 @@ struct Times {
 // Appends the microseconds of one all-reduce: the mean of `repeats` in a row.
 void reduce(exec::Group& group, const at::Tensor& x, int64_t repeats, Times& times) {
   group.run({.kind = Collective::Kind::barrier});
-  const auto work = worked();
+  const auto work = bench::worked();
   const auto begin = exec::now();
   for (int64_t i = 0; i < repeats; ++i) {
     group.run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
   }
   const auto count = static_cast<double>(repeats);
   times.wall.push_back(static_cast<double>(exec::now() - begin) / 1e3 / count);
-  times.work.push_back(1e6 * (worked() - work) / count);
+  times.work.push_back(1e6 * (bench::worked() - work) / count);
 }
 
 bool all_reduces(const Setting& s, std::vector<Side>& sides) {
@@ -127,7 +93,9 @@ bool all_reduces(const Setting& s, std::vector<Side>& sides) {
       run(sides[0], elsewhere, of_copies);
       run(sides[1], elsewhere, of_gloo);
     }
-    const auto work = [&](const Times& times) { return sum(*sides[0].group, median(times.work)); };
+    const auto work = [&](const Times& times) {
+      return bench::sum(*sides[0].group, median(times.work));
+    };
     const double shared_work = work(of_shared), copies_work = work(of_copies),
                  gloo_work = work(of_gloo);
     if (s.rank == 0) {
@@ -147,7 +115,7 @@ bool all_reduces(const Setting& s, std::vector<Side>& sides) {
 }
 
 bool steps(const Setting& s, std::vector<Side>& sides) {
-  const auto job = job::Job::parse(kLargeGpt, "comm.toml");
+  const auto job = job::Job::parse(bench::kLargeGpt, "comm.toml");
   const auto built = make_model(job.model, job.data.sequence);
   const auto batch = batch_of(built, kSamples);
   const auto captured = capture(*built.model.module, batch, built.model.forward);
@@ -173,7 +141,7 @@ bool steps(const Setting& s, std::vector<Side>& sides) {
     std::vector<double> losses;
     for (size_t i = 0; i < sides.size(); ++i) {
       sides[i].group->run({.kind = Collective::Kind::barrier});
-      const auto worked_before = worked();
+      const auto worked_before = bench::worked();
       const auto begin = exec::now();
       executors[i]->run({.step = step,
                          .scalars = {{"lr.0", 1e-3}},
@@ -182,13 +150,13 @@ bool steps(const Setting& s, std::vector<Side>& sides) {
       losses.push_back(executors[i]->tensor(Binding::Kind::result, "loss").item<double>());
       if (step <= 2) continue;
       ms[i].push_back(taken);
-      work[i].push_back(1e3 * (worked() - worked_before));
+      work[i].push_back(1e3 * (bench::worked() - worked_before));
       waited[i].push_back(static_cast<double>(executors[i]->waited()) / 1e6);
     }
     good &= std::abs(losses[0] - losses[1]) < 1e-3 * std::abs(losses[1]);
   }
   std::vector<double> all_work;
-  for (const auto& of_side : work) all_work.push_back(sum(*sides[0].group, median(of_side)));
+  for (const auto& of_side : work) all_work.push_back(bench::sum(*sides[0].group, median(of_side)));
   if (s.rank == 0) {
     for (size_t i = 0; i < sides.size(); ++i) {
       fmt::print(
@@ -201,18 +169,13 @@ bool steps(const Setting& s, std::vector<Side>& sides) {
   return good;
 }
 
-int run_rank(const Setting& s, const Listener& first, const Listener& second) {
-  at::set_num_threads(1);
-  cpu_set_t core;
-  CPU_ZERO(&core);
-  CPU_SET(s.rank % sysconf(_SC_NPROCESSORS_ONLN), &core);
-  if (sched_setaffinity(0, sizeof core, &core) != 0) return 1;
+bool run_rank(const Setting& s, const Listener& first, const Listener& second) {
   std::vector<Side> sides;
   sides.push_back(side(s, first, Carrier::shared));
   sides.push_back(side(s, second, Carrier::gloo));
   const bool sums = all_reduces(s, sides), losses = steps(s, sides);
   for (auto& one : sides) one.group->run({.kind = Collective::Kind::barrier});
-  return sums && losses ? 0 : 1;
+  return sums && losses;
 }
 
 }  // namespace
@@ -221,16 +184,8 @@ int main(int argc, char** argv) {
   const int64_t ranks = argc > 1 ? std::atoll(argv[1]) : 2;
   const int64_t rounds = argc > 2 ? std::atoll(argv[2]) : 20;
   const auto first = listen_at("127.0.0.1", 0, false), second = listen_at("127.0.0.1", 0, false);
-  // Forks before the first op: LibTorch's threads do not survive a fork.
-  std::vector<pid_t> children;
-  for (int64_t rank = 1; rank < ranks; ++rank) {
-    children.push_back(fork());
-    if (children.back() == 0) _exit(run_rank({rank, ranks, rounds}, first, second));
-  }
-  bool good = run_rank({0, ranks, rounds}, first, second) == 0;
-  for (const auto child : children) {
-    int status = 0;
-    good &= child > 0 && waitpid(child, &status, 0) == child && status == 0;
-  }
+  const bool good = bench::run_ranks(ranks, [&](int64_t rank) {
+    return run_rank({rank, ranks, rounds}, first, second);
+  });
   return good ? 0 : 1;
 }

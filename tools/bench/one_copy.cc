@@ -7,36 +7,26 @@
 // Usage: bench_one_copy [RANKS] [ROUNDS] [SAMPLES]; default 2 ranks, 20 rounds, 4 samples a step.
 // Goal: one copy takes at most the time of ddp, and a rank less memory.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <ctime>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "base/network/address.h"
 #include "capture/models/models.h"
 #include "compile/compile.h"
-#include "exec/comm/shared/communicator.h"
 #include "exec/executor.h"
 #include "methods/method.h"
 #include "tools/bench/gpt.h"
 #include "tools/bench/median.h"
+#include "tools/bench/ranks.h"
 
 namespace {
 
 using namespace perigee;
 using compile::Binding;
 using exec::Collective;
-
-constexpr const char* kLargeGpt =
-    "[model]\nkind = 'gpt'\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 8192\n"
-    "[data]\nsynthetic = true\nsequence = 64\n";
 
 struct Setting {
   int64_t rank, ranks, rounds, samples;
@@ -49,39 +39,14 @@ struct Variant {
   std::vector<double> ms = {}, work = {};
 };
 
-// Seconds that the cores have worked for this process.
-double worked() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double sum(exec::Group& group, double value) {
-  auto x = at::full({1}, value, at::kDouble);
-  group.run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
-  return x.item<double>();
-}
-
-int run_rank(const Setting& s, const Listener& listener) {
-  at::set_num_threads(1);
-  cpu_set_t core;
-  CPU_ZERO(&core);
-  CPU_SET(s.rank % sysconf(_SC_NPROCESSORS_ONLN), &core);
-  if (sched_setaffinity(0, sizeof core, &core) != 0) return 1;
+bool run_rank(const Setting& s, const Listener& listener) {
   const auto memory = exec::SharedMemory::open();
-  const auto communicator = exec::process_communicator(
-      {.rendezvous = {.port = listener.port,
-                      .rank = s.rank,
-                      .world = s.ranks,
-                      .serve = s.rank == 0,
-                      .listen_socket = s.rank == 0 ? listener.socket : -1},
-       .carrier = exec::ProcessOptions::Carrier::shared,
-       .local_ranks = s.ranks,
-       .memory = memory});
+  const auto communicator = bench::connect(s.rank, s.ranks, listener,
+                                           exec::ProcessOptions::Carrier::shared, memory);
   std::vector<int64_t> all(static_cast<size_t>(s.ranks));
   std::iota(all.begin(), all.end(), 0);
   const auto group = communicator->group("bench", all);
-  const auto job = job::Job::parse(kLargeGpt, "one_copy.toml");
+  const auto job = job::Job::parse(bench::kLargeGpt, "one_copy.toml");
   const auto built = make_model(job.model, job.data.sequence);
   const auto batch = batch_of(built, s.samples);
   const auto captured = capture(*built.model.module, batch, built.model.forward);
@@ -114,7 +79,7 @@ int run_rank(const Setting& s, const Listener& listener) {
     std::vector<double> losses;
     for (auto& variant : variants) {
       group->run({.kind = Collective::Kind::barrier});
-      const auto before = worked();
+      const auto before = bench::worked();
       const auto begin = exec::now();
       variant.executor->run(
           {.step = step,
@@ -124,13 +89,13 @@ int run_rank(const Setting& s, const Listener& listener) {
       losses.push_back(variant.executor->tensor(Binding::Kind::result, "loss").item<double>());
       if (step <= 2) continue;
       variant.ms.push_back(taken);
-      variant.work.push_back(1e3 * (worked() - before));
+      variant.work.push_back(1e3 * (bench::worked() - before));
     }
     for (const auto loss : losses) good &= loss == losses[0];
   }
   for (const auto& variant : variants) {
-    const auto work = sum(*group, bench::median(variant.work));
-    const auto bytes = sum(*group, static_cast<double>(variant.executor->frame_bytes()));
+    const auto work = bench::sum(*group, bench::median(variant.work));
+    const auto bytes = bench::sum(*group, static_cast<double>(variant.executor->frame_bytes()));
     if (s.rank != 0) continue;
     fmt::print(
         "GPT step on {} ranks, {:15}: {:6.1f} ms (least {:.1f}), works {:6.1f} ms, all ranks hold "
@@ -140,7 +105,7 @@ int run_rank(const Setting& s, const Listener& listener) {
         bench::median(variant.ms) / bench::median(variants[0].ms));
   }
   group->run({.kind = Collective::Kind::barrier});
-  return good ? 0 : 1;
+  return good;
 }
 
 }  // namespace
@@ -152,18 +117,10 @@ int main(int argc, char** argv) {
   const Setting first{
       .rank = 0, .ranks = number(1, 2), .rounds = number(2, 20), .samples = number(3, 4)};
   const auto listener = listen_at("127.0.0.1", 0, false);
-  // Forks before the first op: LibTorch's threads do not survive a fork.
-  std::vector<pid_t> children;
-  for (int64_t rank = 1; rank < first.ranks; ++rank) {
-    children.push_back(fork());
+  const bool good = bench::run_ranks(first.ranks, [&](int64_t rank) {
     auto own = first;
     own.rank = rank;
-    if (children.back() == 0) _exit(run_rank(own, listener));
-  }
-  bool good = run_rank(first, listener) == 0;
-  for (const auto child : children) {
-    int status = 0;
-    good &= child > 0 && waitpid(child, &status, 0) == child && status == 0;
-  }
+    return run_rank(own, listener);
+  });
   return good ? 0 : 1;
 }

@@ -14,8 +14,8 @@ namespace {
 
 // Instructions are counted over the replay.
 struct FrameState {
-  std::map<int64_t, int64_t>
-      own;                        // the rank's part: ranges of bytes that it writes, by their begin
+  // The rank's part: ranges of bytes that it writes, by their begin.
+  std::map<int64_t, int64_t> own;
   int64_t read = 0, written = 0;  // the last instruction that read other bytes, or wrote its own
   int64_t agreed = 0;  // the start of the last collective of the frame's ranks that has ended
 };

@@ -5,13 +5,14 @@
 
 namespace perigee::compile {
 
-// Throws Error where a rank of such a frame could read too early or too late what another one writes.
-// All ranks run the same program in this respect, so that a rank's own order tells the others':
+// Throws Error where a rank of such a frame could read too early or too late what another one
+// writes. All ranks run the same program in this respect, so that a rank's own order tells the
+// others':
 // - a rank writes its part (in place) after a collective of the frame's ranks that starts after the
 //   last instruction that reads other parts, and is waited for;
 // - it reads bytes that it does not write itself after a barrier of theirs, or another collective,
 //   that starts after the last write;
-// - a collective that other ranks read the frame by has ended before the rank writes; none writes it.
+// - collectives that send the frame's values have ended before the rank writes; none writes them.
 // A step is replayed twice, since the next one reads what this one has written.
 void verify_one_copies(const Program& program);
 

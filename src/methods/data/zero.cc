@@ -22,14 +22,6 @@ bool share_memory(const mesh::Mesh& mesh, const mesh::AxisSet& axes, const PlanR
   return true;
 }
 
-// Returns why the plan's ranks cannot hold one copy of weights, or "".
-std::string_view refusal_of_one_copy(const plan::Plan& plan, int level) {
-  if (plan::stores_parts(plan, {.level = level})) return "half's masters are stored in parts";
-  if (plan.overlap.step) return "overlap's step = true writes weights that other ranks still read";
-  if (!plan.copy_axes.empty()) return "local_sgd trains copies that differ";
-  return "";
-}
-
 class Zero : public MethodWith<UnitConfig> {
  public:
   explicit Zero(int level) : level_(level), name_("zero" + std::to_string(level)) {}
@@ -66,11 +58,9 @@ class Zero : public MethodWith<UnitConfig> {
             const PlanRequest& request) const override {
     note_no_effects(plan, config, *this);
     if (!add_units(plan, given, request, *this, level_)) return;
-    const auto refusal = refusal_of_one_copy(plan, level_);
+    const auto refusal = plan::why_no_one_copy(plan, level_);
     if (given.one_copy.value_or(false) && !refusal.empty()) {
-      fail(name_,
-           "one_copy must be false where ranks cannot write weights that all of them read, "
-           "but it is true, and {}",
+      fail(name_, "one_copy must be false where ranks cannot hold one copy of the weights: {}",
            refusal);
     }
     for (auto& unit : plan.units) {

@@ -36,8 +36,9 @@ struct StagesRequest {
 // {submesh_choices, layers, rows, text (the table), judged: [{stages, predicted, with (of a
 // variant), seconds | refused}], stages (rows of the chosen sequence), with (of a chosen variant),
 // strategy, seconds, lower_bound}. `stages` count rows from 0. A variant with the cuts of
-// pipeline_parallel, which is judged where `layers` is not given, has the submeshes of its stages. Throws Error: for unknown options or methods, a file of
-// another model or space, and with Status::infeasible where no sequence fits.
+// pipeline_parallel, which is judged where `layers` is not given, has the submeshes of its stages.
+// Throws Error: for unknown options or methods, a file of another model or space, and with
+// Status::infeasible where no sequence fits.
 nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
 
 }  // namespace perigee::search

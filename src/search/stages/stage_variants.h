@@ -16,8 +16,8 @@ struct StageVariant {
 // zero2 or fsdp in place of storage that it chooses, where a stage splits the batch; tensor_parallel
 // in place of its shardings and of all its choices, where a stage splits ops; and both. The solver
 // counts bytes, and not how far collectives overlap, so that a variant may be faster.
-// `own_cuts`: stages may begin anywhere, and not at layers only. Where all submeshes are identical, each
-// variant and the strategy itself also come with the cuts of pipeline_parallel.
+// `own_cuts`: stages may begin anywhere, and not at layers only. Where all submeshes are identical,
+// each variant and the strategy itself also come with the cuts of pipeline_parallel.
 std::vector<StageVariant> variants_of(const nlohmann::json& strategy, bool own_cuts);
 
 }  // namespace perigee::search

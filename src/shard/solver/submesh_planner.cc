@@ -26,8 +26,8 @@ constexpr double kLeastPrice = 1e-4, kMostPrice = 16;
 // Numbers of further prices between these two at which shardings are searched, with saved and with
 // recomputed activations.
 constexpr int kMoreSaved = 4, kMoreRecomputed = 1;
-// Time limit of the choice of blocks' settings; past it the best so far is taken, with its bound.
-// Where there is none yet, the choice may take longer.
+// Time limits of the choice of blocks' settings. After the first one the best settings so far are
+// taken, with their bound; if there are none yet, the solver starts again with the second limit.
 constexpr double kBlockSeconds = 2, kMostBlockSeconds = 120;
 
 // Contention: the fraction of overlapped communication that slows work, since both use the same

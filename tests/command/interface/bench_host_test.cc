@@ -29,9 +29,10 @@ TEST_CASE("bench_host names the remedy before it measures anything") {
   const auto steps = bench_host({"--steps", "0"});
   CHECK(steps.status == 1);
   CHECK_THAT(steps.err, Contains("must be at least 1, but got 0 and 4"));
-  const auto recorded = bench_host({"--record", "--steps", "4"});
+  const auto recorded = bench_host({"--record", "epyc2", "--steps", "4"});
   CHECK(recorded.status == 1);
   CHECK_THAT(recorded.err, Contains("--record requires at least 20 steps, but got 4"));
+  CHECK_THAT(bench_host({"--record", "mine"}).err, Contains("machines.json") && Contains("mine"));
   const auto torch = bench_host({"--only", "small", "--torch", "/nowhere/python"});
   CHECK(torch.status == 1);
   CHECK_THAT(torch.err, Contains("--torch must name a python with torch 2.11.0"));

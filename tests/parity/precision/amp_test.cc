@@ -209,9 +209,11 @@ TEST_CASE("autocast's lists of ops equal LibTorch's") {
                                         "margin_ranking_loss",
                                         "triplet_margin_loss",
                                         "tensordot"};
+  // In LibTorch's lists after 2.11, whose lists a plan has (runtime/installing.md).
+  const std::set<std::string> later = {"rms_norm"};
   const auto check = [&](const std::set<std::string>& ops, plan::Rounding rounding) {
     for (auto name : ops) {
-      if (follow.contains(name)) continue;
+      if (follow.contains(name) || later.contains(name)) continue;
       if (const auto part = parts.find(name); part != parts.end()) name = part->second;
       INFO(name);
       CHECK(plan::built_in_rounding("aten::" + name, {}) == rounding);

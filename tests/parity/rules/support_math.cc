@@ -207,8 +207,11 @@ void products(Cases& cases) {
     const auto distance = c.call(
         "aten::_cdist_forward",
         {{"x1", x1}, {"x2", x2}, {"p", 2.0}, {"compute_mode", int64_t{2}}})[0];
+    // "grad" in LibTorch 2.11, "grad_output" in 2.15.
+    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_cdist_backward", "");
+    const auto& grad = schema.schema().arguments()[0].name();
     c.call("aten::_cdist_backward",
-           {{"grad", c.real({b, m, n})}, {"x1", x1}, {"x2", x2}, {"p", 2.0}, {"cdist", distance}});
+           {{grad, c.real({b, m, n})}, {"x1", x1}, {"x2", x2}, {"p", 2.0}, {"cdist", distance}});
   };
 }
 
