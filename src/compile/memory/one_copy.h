@@ -6,8 +6,7 @@
 namespace perigee::compile {
 
 // Throws Error where a rank of such a frame could read too early or too late what another one
-// writes. All ranks run the same program in this respect, so that a rank's own order tells the
-// others':
+// writes. A rank's own order tells the others', since all run the same program in this respect:
 // - a rank writes its part (in place) after a collective of the frame's ranks that starts after the
 //   last instruction that reads other parts, and is waited for;
 // - it reads bytes that it does not write itself after a barrier of theirs, or another collective,
