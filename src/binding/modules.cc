@@ -25,7 +25,7 @@ void push_class(lua_State* L, int index) {
   lua_remove(L, -2);
 }
 
-std::shared_ptr<LuaModule> receiver(lua_State* L, Context& context) {
+std::shared_ptr<LuaModule> module_receiver(lua_State* L, Context& context) {
   auto module = module_at(context, L, 1);
   if (!module) {
     fail("model", "a method of a module is called with a colon, but got {} before it",
@@ -78,7 +78,7 @@ int construct(lua_State* L, Context& context) {
 }
 
 int get_field(lua_State* L, Context& context) {
-  const auto module = receiver(L, context);
+  const auto module = module_receiver(L, context);
   const auto name = field_name(L, 2);
   push_fields(L, 1);
   lua_pushvalue(L, 2);
@@ -112,7 +112,7 @@ void set_tensor(LuaModule& module, const std::string& name, const at::Tensor& te
 }
 
 int set_field(lua_State* L, Context& context) {
-  const auto module = receiver(L, context);
+  const auto module = module_receiver(L, context);
   const auto name = field_name(L, 2);
   if (context.phase != Context::Phase::model) {
     fail("model",
@@ -195,11 +195,11 @@ int push_named(lua_State* L, Context& context,
 }
 
 int named_parameters(lua_State* L, Context& context) {
-  return push_named(L, context, receiver(L, context)->named_parameters(), false);
+  return push_named(L, context, module_receiver(L, context)->named_parameters(), false);
 }
 
 int named_buffers(lua_State* L, Context& context) {
-  return push_named(L, context, receiver(L, context)->named_buffers(), true);
+  return push_named(L, context, module_receiver(L, context)->named_buffers(), true);
 }
 
 }  // namespace

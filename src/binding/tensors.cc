@@ -69,7 +69,7 @@ int to_string(lua_State* L) {
   return 1;
 }
 
-const at::Tensor& receiver(lua_State* L, Context& context) {
+const at::Tensor& tensor_receiver(lua_State* L, Context& context) {
   const auto* tensor = context.tensors.get(L, 1);
   if (!tensor) {
     fail("model", "a method of a tensor is called with a colon, x:size(0), but got {} before it",
@@ -79,7 +79,7 @@ const at::Tensor& receiver(lua_State* L, Context& context) {
 }
 
 int size(lua_State* L, Context& context) {
-  const auto& tensor = receiver(L, context);
+  const auto& tensor = tensor_receiver(L, context);
   if (lua_isnoneornil(L, 2)) {
     lua_createtable(L, static_cast<int>(tensor.dim()), 0);
     for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -98,24 +98,24 @@ int size(lua_State* L, Context& context) {
 }
 
 int dims(lua_State* L, Context& context) {
-  lua_pushinteger(L, receiver(L, context).dim());
+  lua_pushinteger(L, tensor_receiver(L, context).dim());
   return 1;
 }
 
 int elements(lua_State* L, Context& context) {
-  lua_pushnumber(L, static_cast<lua_Number>(receiver(L, context).numel()));
+  lua_pushnumber(L, static_cast<lua_Number>(tensor_receiver(L, context).numel()));
   return 1;
 }
 
 int first_size(lua_State* L, Context& context) {
-  const auto& tensor = receiver(L, context);
+  const auto& tensor = tensor_receiver(L, context);
   if (tensor.dim() == 0) fail("model", "#x is the size of dim 0, but x is a scalar");
   lua_pushinteger(L, tensor.size(0));
   return 1;
 }
 
 int index(lua_State* L, Context& context) {
-  const auto& tensor = receiver(L, context);
+  const auto& tensor = tensor_receiver(L, context);
   if (lua_type(L, 2) == LUA_TNUMBER) {  // x[i], as in C++
     lua_pushinteger(L, 0);
     lua_insert(L, 2);

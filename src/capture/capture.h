@@ -13,7 +13,7 @@
 // later captures in the process work. Errors are perigee::Error and name the op and its scope.
 #pragma once
 
-#include <torch/nn/module.h>
+#include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <map>
@@ -23,6 +23,10 @@
 #include <vector>
 
 #include "graph/graph.h"
+
+namespace torch::nn {
+class Module;  // <torch/nn/module.h> takes a compiler 3 s, which most users of this header spare
+}
 
 namespace perigee {
 

@@ -73,6 +73,8 @@ struct Node {
   void each_operand(F f);
   template <class F>
   void each_operand(F f) const;
+  // Returns the operand of a node that has one.
+  ValueId only_operand() const;
   bool operator==(const Node&) const = default;
 };
 
@@ -208,6 +210,12 @@ void Node::each_operand(F f) {
 template <class F>
 void Node::each_operand(F f) const {
   const_cast<Node*>(this)->each_operand([&](ValueId& v) { f(std::as_const(v)); });
+}
+
+inline ValueId Node::only_operand() const {
+  ValueId only;
+  each_operand([&](ValueId v) { only = v; });
+  return only;
 }
 
 }  // namespace perigee::graph

@@ -10,7 +10,7 @@ namespace perigee::job {
 namespace {
 
 // Returns the number that the variable begins with ("4(x2)"), or 0.
-int64_t number(const char* variable) {
+int64_t leading_number(const char* variable) {
   int64_t value = 0;
   if (const char* text = ::getenv(variable)) {
     std::from_chars(text, text + std::strlen(text), value);
@@ -31,8 +31,8 @@ std::optional<int64_t> ranks_of_host() {
       {"PMI_SIZE", "MPI_LOCALNRANKS"},
       {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"}};
   for (const auto& [world, of_host] : kNames) {
-    const auto ranks = number(of_host);
-    if (number(world) > 1 && ranks > 0) return ranks;
+    const auto ranks = leading_number(of_host);
+    if (leading_number(world) > 1 && ranks > 0) return ranks;
   }
   return std::nullopt;
 }

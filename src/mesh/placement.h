@@ -54,6 +54,7 @@ Placements parse_placements(std::string_view text);
 struct Range {
   int64_t begin = 0;
   int64_t length = 0;
+  int64_t end() const { return begin + length; }
   bool operator==(const Range&) const = default;
 };
 

@@ -1,15 +1,14 @@
 #include "search/estimator.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
+#include "base/infinity.h"
 #include "search/cut/balanced_cut.h"
 
 namespace perigee::search {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Programs may not fit where the model predicts more than this share of a rank's memory.
 constexpr double kNear = 0.9;
 

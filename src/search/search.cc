@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "base/infinity.h"
 #include "base/log_format.h"
 #include "base/parallel.h"
 #include "base/text/bytes.h"
@@ -24,7 +24,6 @@
 namespace perigee::search {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Nodes of a graph for which one plan is judged, and the best one on another mesh or of another
 // schedule; a smaller graph has more of them judged.
 constexpr size_t kNodesJudged = 8000;

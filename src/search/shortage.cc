@@ -13,7 +13,7 @@
 namespace perigee::search {
 namespace {
 
-constexpr double kNear = 0.02;
+constexpr double kNearMissing = 0.02;
 constexpr double kGrowth = 0.25;  // of all memory, where a guess was too small
 
 }  // namespace
@@ -45,7 +45,7 @@ std::optional<Fitting> least_missing_memory(
     if (fitting && (!best || fitting->extra_bytes < best->extra_bytes)) best = std::move(fitting);
     // Another attempt would take about as long as the last.
     if (since(begin) + (best ? since(started) : 0) > seconds) return best;
-    if (best && best->extra_bytes - failed <= kNear * (missing.limit + best->extra_bytes))
+    if (best && best->extra_bytes - failed <= kNearMissing * (missing.limit + best->extra_bytes))
       return best;
     extra_bytes = round_up(best ? (failed + best->extra_bytes) / 2
                                 : failed + kGrowth * (missing.limit + failed));

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/fail.h"
+#include "base/infinity.h"
 #include "search/space/choice.h"
 #include "solve/bayesian/bayesian.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMostCombinations = int64_t{1} << 62;
 const std::vector<std::string> kAlgorithms = {"bo", "combination", "random"};
 const std::vector<std::string> kNames = {"algorithm", "trials", "patience", "time_limit",

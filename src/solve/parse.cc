@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kForbidden = std::numeric_limits<double>::infinity();
+constexpr double kForbiddenTime = std::numeric_limits<double>::infinity();
 
 std::string shown(const Json& value) {
   auto text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -161,9 +161,9 @@ AssignEdge parse_edge(const Json& json, const std::string& path, const std::vect
     for (size_t j = 0; j < width; ++j) {
       const auto& value = row[j];
       if (value.is_null()) {
-        edge.time.push_back(kForbidden);
+        edge.time.push_back(kForbiddenTime);
       } else if (value.is_number() && value.get<double>() >= 0 &&
-                 value.get<double>() < kForbidden) {
+                 value.get<double>() < kForbiddenTime) {
         edge.time.push_back(value.get<double>());
       } else {
         edge.time.push_back(number_at(value, fmt::format("{}[{}]", row_path, j)));

@@ -9,11 +9,11 @@
 #include <tuple>
 
 #include "base/fail.h"
+#include "base/infinity.h"
 
 namespace perigee::solve {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr double kMostStates = 1e8;  // layers x devices
 // Least relative improvement: far above the rounding of a sum, far below the tolerance of a proof.

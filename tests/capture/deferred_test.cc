@@ -1,4 +1,8 @@
-#include <torch/nn.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
 
 #include "base/error.h"
 #include "tests/capture/support.h"

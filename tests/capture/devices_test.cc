@@ -1,6 +1,7 @@
 // Ops whose kernels on the CPU and on a GPU give results of other types or shapes: a graph is the
 // same for both.
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "graph/graph.h"
 #include "tests/capture/support.h"

@@ -1,6 +1,9 @@
 // Modules that a naive capture captures wrongly: writes through views, shared memory, state that
 // the forward pass updates, gradients inside the forward pass.
-#include <torch/nn.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "base/error.h"
 #include "tests/capture/support.h"

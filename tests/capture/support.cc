@@ -1,6 +1,6 @@
 #include "tests/capture/support.h"
 
-#include <torch/nn.h>
+#include <torch/nn/module.h>
 
 #include "base/error.h"
 #include "tests/capture/support_draws.h"

@@ -1,6 +1,6 @@
 // Model inputs without a batch dim: the same for all samples.
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cmath>
 

@@ -1,6 +1,11 @@
 // A module is captured, planned, compiled and run on ranks, and equals one rank and eager training.
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim.h>
 
 #include "capture/capture.h"

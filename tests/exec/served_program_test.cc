@@ -1,7 +1,8 @@
 // A compiled program on the CPU as a device without planned memory, whose allocator serves planned
 // addresses as a GPU's does.
 #include <c10/core/CPUAllocator.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "capture/capture.h"
 #include "compile/compile.h"

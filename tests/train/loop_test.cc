@@ -2,7 +2,6 @@
 #include "train/run/loop.h"
 
 #include <fmt/format.h>
-#include <torch/nn.h>
 
 #include <cmath>
 #include <limits>

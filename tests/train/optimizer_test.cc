@@ -1,5 +1,5 @@
 // Effects of optimizer keys on weights, and the samples that a step reads.
-#include <torch/nn.h>
+#include <torch/nn/module.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "train/trainer.h"
 
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/module.h>
 
 #include <cmath>
 #include <filesystem>

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct PlotOptions {
   std::vector<std::string> runs, charts;
   view::PlotOptions plot;
   OutputOptions output;
@@ -64,7 +64,7 @@ std::string to_json(const std::vector<view::Run>& runs) {
   return nlohmann::ordered_json{{"runs", list}}.dump() + "\n";
 }
 
-int run_plot(Options& options) {
+int run_plot(PlotOptions& options) {
   for (const auto& chart : options.charts) {
     const auto& columns = options.plot.charts.emplace_back(view::columns_of(chart));
     if (columns.empty()) fail("command", "--chart takes columns, \"loss,val_loss\", but got none");
@@ -83,7 +83,7 @@ int run_plot(Options& options) {
 }  // namespace
 
 void add_plot_command(CLI::App& app, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlotOptions>();
   auto* sub = add_command(
       app, "plot", "draw the metrics of runs",
       {"perigee plot runs/shakespeare -o loss.svg",

@@ -12,7 +12,7 @@ std::string given_secret(const std::string& file, const SecretSource& source) {
     const char* value = std::getenv(source.environment);
     return value ? value : "";
   }
-  auto text = read_file(file, "launch");
+  auto text = perigee::read_file(file, "launch");
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty()) {
     fail("launch", "{} must name a file with a secret, but {} is empty", source.option, file);

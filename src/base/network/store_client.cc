@@ -22,7 +22,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTry = std::chrono::seconds(5);  // of one connection
 constexpr int kTries = 5;
 constexpr milliseconds kFirstPause{10}, kLastPause{500};
-constexpr size_t kPiece = size_t{256} << 10;  // bytes of one receive
 
 Clock::time_point deadline_of(milliseconds timeout) {
   const auto now = Clock::now();
@@ -60,7 +59,7 @@ void send(int socket, const std::string& frame, Clock::time_point deadline) {
 
 Frame receive(int socket, size_t limit, Clock::time_point deadline) {
   std::string received;
-  std::vector<char> piece(std::min(limit, kPiece));
+  std::vector<char> piece(std::min(limit, kReceived));
   for (;;) {
     if (auto frame = take_frame(received, limit)) return std::move(*frame);
     const auto got = ::recv(socket, piece.data(), piece.size(), 0);

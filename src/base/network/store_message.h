@@ -22,7 +22,8 @@ namespace perigee::store {
 
 constexpr uint8_t kFormatVersion = 1;
 constexpr size_t kNonceSize = 32;
-constexpr size_t kFirstFrame = 256;  // longest frame of a handshake
+constexpr size_t kFirstFrame = 256;              // longest frame of a handshake
+constexpr size_t kReceived = size_t{256} << 10;  // most bytes of one receive
 
 // Returns the keyed hash of a text under the job's secret (exec/comm/job_secret.h): core has no
 // cryptographic library.

@@ -26,7 +26,6 @@ namespace perigee::store {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kPiece = size_t{256} << 10;             // bytes of one receive
 constexpr int kAccepts = 64;                             // in one round, before clients are served
 constexpr auto kPause = std::chrono::milliseconds(100);  // after the system has no descriptor
 constexpr auto kLinger = std::chrono::seconds(1);        // for a client to read its error
@@ -136,7 +135,7 @@ class Server::Impl {
       if (one.output.empty()) answer_requests(id, one);
       return true;
     }
-    const size_t most = one.trusted ? kPiece : kFirstFrame;
+    const size_t most = one.trusted ? kReceived : kFirstFrame;
     const auto got = ::recv(one.socket.get(), piece_.data(), most, 0);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     if (got == 0) return false;
@@ -271,7 +270,7 @@ class Server::Impl {
   const ServerOptions options_;
   const Descriptor listener_, stop_;
   std::atomic<bool> stopped_ = false;
-  std::vector<char> piece_ = std::vector<char>(kPiece);
+  std::vector<char> piece_ = std::vector<char>(kReceived);
   Requests requests_;
   std::map<ClientId, Connection> connections_;
   std::set<ClientId> strangers_;  // connections without a proof

@@ -23,9 +23,9 @@ using nlohmann::json;
 constexpr const char* kModels = "models/";
 constexpr const char* kHint = "write it by torch.export.save of PyTorch 2.11 (runtime/export.py)";
 
-class Reader {
+class ArchiveReader {
  public:
-  explicit Reader(const std::string& path) : path_(path), zip_(path) {}
+  explicit ArchiveReader(const std::string& path) : path_(path), zip_(path) {}
 
   Archive read() {
     const auto name = model_name();
@@ -161,7 +161,7 @@ Archive read_archive(const std::string& path) {
   }
   check_records(path);
   try {
-    return Reader(path).read();
+    return ArchiveReader(path).read();
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     if (text.find("zip archive") != text.npos || text.find("not in a subdirectory") != text.npos) {

@@ -23,9 +23,9 @@ double number(const json& value) {
   return value.get<double>();
 }
 
-class Reader {
+class ArgumentReader {
  public:
-  Reader(const Names& names, const std::string& user) : names_(names), user_(user) {}
+  ArgumentReader(const Names& names, const std::string& user) : names_(names), user_(user) {}
 
   Argument read(const json& argument) const {
     if (!argument.is_object() || argument.size() != 1) {
@@ -104,7 +104,7 @@ class Reader {
 }  // namespace
 
 Argument read_argument(const json& argument, const Names& names, const std::string& user) {
-  return Reader(names, user).read(argument);
+  return ArgumentReader(names, user).read(argument);
 }
 
 std::vector<std::string> output_names(const json& output) {

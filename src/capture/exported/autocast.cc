@@ -14,13 +14,13 @@ namespace perigee::exported {
 namespace {
 
 using at::autocast::CastPolicy;
-using Names = std::set<std::string>;
+using OpNames = std::set<std::string>;
 
 thread_local c10::DeviceType lists_device = c10::kCPU;
 
 // Returns the names of a list of LibTorch: "softmax, int" is softmax.int.
-Names names_of(std::initializer_list<const char*> list) {
-  Names names;
+OpNames names_of(std::initializer_list<const char*> list) {
+  OpNames names;
   for (std::string name : list) {
     if (const auto comma = name.find(", "); comma != name.npos) name.replace(comma, 2, ".");
     names.insert(name);
@@ -31,34 +31,34 @@ Names names_of(std::initializer_list<const char*> list) {
 #define PERIGEE_NAME(...) #__VA_ARGS__,
 
 // LibTorch has no list for the CPU in a header; its other ops with a kernel compute in float32.
-const Names kCpuLower = names_of({"_addmm_activation",
-                                  "_convolution.deprecated",
-                                  "_native_multi_head_attention",
-                                  "addbmm",
-                                  "addmm",
-                                  "baddbmm",
-                                  "bmm",
-                                  "conv1d",
-                                  "conv1d.padding",
-                                  "conv2d",
-                                  "conv2d.padding",
-                                  "conv3d",
-                                  "conv3d.padding",
-                                  "conv_tbc",
-                                  "conv_transpose1d",
-                                  "conv_transpose2d.input",
-                                  "conv_transpose3d.input",
-                                  "linalg_vecdot",
-                                  "linear",
-                                  "matmul",
-                                  "mkldnn_rnn_layer",
-                                  "mm",
-                                  "prelu",
-                                  "scaled_dot_product_attention"});
-const Names kCpuPromote = names_of({"cat", "index_copy", "index_copy.dimname", "stack"});
-const Names kCudaLower = names_of({AT_FORALL_LOWER_PRECISION_FP(PERIGEE_NAME)});
-const Names kCudaPromote = names_of({AT_FORALL_PROMOTE(PERIGEE_NAME)});
-const Names kCudaWithType = names_of({AT_FORALL_FP32_SET_OPT_DTYPE(PERIGEE_NAME)});
+const OpNames kCpuLower = names_of({"_addmm_activation",
+                                    "_convolution.deprecated",
+                                    "_native_multi_head_attention",
+                                    "addbmm",
+                                    "addmm",
+                                    "baddbmm",
+                                    "bmm",
+                                    "conv1d",
+                                    "conv1d.padding",
+                                    "conv2d",
+                                    "conv2d.padding",
+                                    "conv3d",
+                                    "conv3d.padding",
+                                    "conv_tbc",
+                                    "conv_transpose1d",
+                                    "conv_transpose2d.input",
+                                    "conv_transpose3d.input",
+                                    "linalg_vecdot",
+                                    "linear",
+                                    "matmul",
+                                    "mkldnn_rnn_layer",
+                                    "mm",
+                                    "prelu",
+                                    "scaled_dot_product_attention"});
+const OpNames kCpuPromote = names_of({"cat", "index_copy", "index_copy.dimname", "stack"});
+const OpNames kCudaLower = names_of({AT_FORALL_LOWER_PRECISION_FP(PERIGEE_NAME)});
+const OpNames kCudaPromote = names_of({AT_FORALL_PROMOTE(PERIGEE_NAME)});
+const OpNames kCudaWithType = names_of({AT_FORALL_FP32_SET_OPT_DTYPE(PERIGEE_NAME)});
 
 #undef PERIGEE_NAME
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <set>

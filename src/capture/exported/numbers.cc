@@ -34,7 +34,7 @@ double real(Values values, size_t i) {
   return static_cast<double>(value.isBool() ? value.toBool() : value.toInt());
 }
 
-int64_t integer(Values values, size_t i) {
+int64_t integer_at(Values values, size_t i) {
   const auto& value = number_at(values, i);
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
@@ -64,21 +64,22 @@ int64_t power(int64_t base, int64_t exponent) {
 template <auto Whole, auto Real>
 IValue arithmetic(Values v) {
   if (any_real(v)) return Real(real(v, 0), real(v, 1));
-  return Whole(integer(v, 0), integer(v, 1));
+  return Whole(integer_at(v, 0), integer_at(v, 1));
 }
 
 template <auto F>
 IValue compare(Values v) {
-  return any_real(v) ? F(real(v, 0), real(v, 1))
-                     : F(static_cast<double>(integer(v, 0)), static_cast<double>(integer(v, 1)));
+  return any_real(v)
+             ? F(real(v, 0), real(v, 1))
+             : F(static_cast<double>(integer_at(v, 0)), static_cast<double>(integer_at(v, 1)));
 }
 
 template <auto F>
 IValue bits(Values v) {
   if (number_at(v, 0).isBool() && number_at(v, 1).isBool()) {
-    return F(integer(v, 0), integer(v, 1)) != 0;
+    return F(integer_at(v, 0), integer_at(v, 1)) != 0;
   }
-  return F(integer(v, 0), integer(v, 1));
+  return F(integer_at(v, 0), integer_at(v, 1));
 }
 
 at::Tensor tensor(Values v) {
@@ -86,8 +87,8 @@ at::Tensor tensor(Values v) {
   fail("capture", "a size is that of a tensor, but got a {}", v[0].tagKind());
 }
 
-IValue size_of(Values v) { return tensor(v).size(integer(v, 1)); }
-IValue stride_of(Values v) { return tensor(v).stride(integer(v, 1)); }
+IValue size_of(Values v) { return tensor(v).size(integer_at(v, 1)); }
+IValue stride_of(Values v) { return tensor(v).stride(integer_at(v, 1)); }
 IValue numel_of(Values v) { return tensor(v).numel(); }
 IValue offset_of(Values v) { return tensor(v).storage_offset(); }
 
@@ -112,7 +113,8 @@ std::unordered_map<std::string, NumberFunction> make_table() {
                                    [](D a, D b) { return a - b * std::floor(a / b); }>},
       {"_operator.pow",
        [](Values v) -> IValue {
-         if (!any_real(v) && integer(v, 1) >= 0) return power(integer(v, 0), integer(v, 1));
+         if (!any_real(v) && integer_at(v, 1) >= 0)
+           return power(integer_at(v, 0), integer_at(v, 1));
          return std::pow(real(v, 0), real(v, 1));
        }},
       {"_operator.truediv", [](Values v) -> IValue { return real(v, 0) / real(v, 1); }},
@@ -124,11 +126,11 @@ std::unordered_map<std::string, NumberFunction> make_table() {
       {"_operator.ge", compare<[](D a, D b) { return b <= a; }>},
       {"_operator.and_", bits<[](I a, I b) { return a & b; }>},
       {"_operator.or_", bits<[](I a, I b) { return a | b; }>},
-      {"_operator.lshift", [](Values v) -> IValue { return integer(v, 0) << integer(v, 1); }},
-      {"_operator.rshift", [](Values v) -> IValue { return integer(v, 0) >> integer(v, 1); }},
+      {"_operator.lshift", [](Values v) -> IValue { return integer_at(v, 0) << integer_at(v, 1); }},
+      {"_operator.rshift", [](Values v) -> IValue { return integer_at(v, 0) >> integer_at(v, 1); }},
       {"_operator.neg",
        [](Values v) -> IValue {
-         return any_real(v) ? IValue(-real(v, 0)) : IValue(-integer(v, 0));
+         return any_real(v) ? IValue(-real(v, 0)) : IValue(-integer_at(v, 0));
        }},
       {"_operator.pos", [](Values v) -> IValue { return number_at(v, 0); }},
       {"math.trunc",

@@ -15,8 +15,6 @@ namespace {
 
 using Ids = std::vector<graph::ValueId>;
 
-graph::TensorType result_type(const Recorded& call) { return type_of(call.results[0]); }
-
 Ids same(Session& session, const Recorded& call) {
   return {session.value_of(call.values.tensor(0))};
 }
@@ -173,6 +171,8 @@ const std::unordered_map<std::string_view, Canonical>& table() {
 }
 
 }  // namespace
+
+graph::TensorType result_type(const Recorded& call) { return type_of(call.results[0]); }
 
 Canonical find_canonical(const std::string& name) {
   const auto found = table().find(name);

@@ -10,6 +10,9 @@ namespace perigee::tracing {
 // perigee::full, with the dtype it takes in this call.
 graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor& tensor);
 
+// Returns the type of the first result.
+graph::TensorType result_type(const Recorded& call);
+
 // Returns the number as bool, int64 or double, whichever the dtype calls for.
 graph::Arg number_for(graph::DType dtype, const at::Scalar& number);
 

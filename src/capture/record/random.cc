@@ -33,8 +33,6 @@ graph::ValueId integer(Session& session, const graph::TensorType& type, int64_t 
   return draw(session, "integer", {{"low", low}, {"high", high}}, type);
 }
 
-graph::TensorType result_type(const Recorded& call) { return type_of(call.results[0]); }
-
 Ids rand(Session& s, const Recorded& call) { return {uniform(s, result_type(call), 0, 1)}; }
 Ids randn(Session& s, const Recorded& call) { return {normal(s, result_type(call), 0, 1)}; }
 

@@ -6,7 +6,7 @@
 namespace perigee::tracing {
 namespace {
 
-at::ScalarType statistics_type(const at::Tensor& tensor) {
+at::ScalarType computed_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
@@ -14,7 +14,7 @@ std::vector<at::Tensor> attention(const Values& v) {
   const auto query = v.tensor(0), value = v.tensor(2);
   const auto q = query.sizes();
   return {meta_tensor({q[0], q[1], q[2], value.size(3)}, query.scalar_type()),
-          meta_tensor({q[0], q[1], q[2]}, statistics_type(query))};
+          meta_tensor({q[0], q[1], q[2]}, computed_type(query))};
 }
 
 // (grad, query, key, value, bias, output, logsumexp, causal, scale, p, random_key, bias_grad)
@@ -27,13 +27,13 @@ std::vector<at::Tensor> attention_backward(const Values& v) {
 std::vector<at::Tensor> rms_norm(const Values& v) {
   auto sizes = v.tensor(0).sizes().vec();
   sizes.back() = 1;
-  return {at::empty_like(v.tensor(0)), meta_tensor(sizes, statistics_type(v.tensor(0)))};
+  return {at::empty_like(v.tensor(0)), meta_tensor(sizes, computed_type(v.tensor(0)))};
 }
 
 std::vector<at::Tensor> cross_entropy(const Values& v) {
   const auto logits = v.tensor(0);
   return {meta_tensor({logits.size(0)}, logits.scalar_type()),
-          meta_tensor({logits.size(0)}, statistics_type(logits))};
+          meta_tensor({logits.size(0)}, computed_type(logits))};
 }
 
 std::vector<at::Tensor> nll(const Values& v) {

@@ -87,12 +87,6 @@ bool reads_as_is(const Node& node, std::string_view argument, DType compute) {
          !node.get<ValueId>("weight", {}).defined();
 }
 
-ValueId only_operand(const Node& node) {
-  ValueId only;
-  node.each_operand([&](ValueId v) { only = v; });
-  return only;
-}
-
 class Autocast {
  public:
   Autocast(const Graph& graph, const plan::Plan& plan)
@@ -243,7 +237,7 @@ class Autocast {
       return is_outside(node) ? DType::float32 : seen(std::get<ValueId>(*input));
     }
     const auto followed = widest_operand(node, graph::is_pointwise(node.op));
-    if (moves(node.op)) return is_outside(node) ? type(only_operand(node)) : followed;
+    if (moves(node.op)) return is_outside(node) ? type(node.only_operand()) : followed;
     if (adds_up(node)) return wanted(node) ? wanted(node) : followed;
     if (node.forward_node >= 0 && computes_[node.forward_node]) {
       return computes_[node.forward_node];
@@ -353,7 +347,7 @@ class Autocast {
   bool views_gradient(NodeId n) const {
     const auto& node = result_.nodes[n];
     return node.phase == Phase::backward && is_whole_view(node.op) &&
-           type(only_operand(node)) == type(node.outputs[0]);
+           type(node.only_operand()) == type(node.outputs[0]);
   }
 
   // Returns the parameter of which the value is a view with all elements, or no value.
@@ -361,7 +355,7 @@ class Autocast {
     while (result_.values[v.index].producer >= 0) {
       const auto& node = result_.nodes[result_.values[v.index].producer];
       if (!is_whole_view(node.op)) return {};
-      v = only_operand(node);
+      v = node.only_operand();
     }
     const bool known = v.index < static_cast<int32_t>(parameter_.size());
     return known && parameter_[v.index] ? v : ValueId{};

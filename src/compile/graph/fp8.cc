@@ -27,12 +27,6 @@ bool is_view(const Node& node) {
   return graph::is_view(node.op) || node.op == "perigee::reshape" || node.op == "perigee::cast";
 }
 
-ValueId only_operand(const Node& node) {
-  ValueId only;
-  node.each_operand([&](ValueId v) { only = v; });
-  return only;
-}
-
 // Returns the argument names of a product's two factors; addmm has a bias before them.
 std::pair<const char*, const char*> factors(std::string_view op) {
   if (op == "aten::addmm") return {"mat1", "mat2"};
@@ -57,9 +51,9 @@ std::vector<int64_t> own_shape(const plan::Plan& plan) {
   return several ? shape : std::vector<int64_t>();
 }
 
-class Rounding {
+class Fp8Rounding {
  public:
-  Rounding(const Graph& graph, const plan::Plan& plan, bool updates)
+  Fp8Rounding(const Graph& graph, const plan::Plan& plan, bool updates)
       : graph_(graph), fp8_(*plan.fp8), own_(own_shape(plan)), updates_(updates), result_(graph) {
     result_.nodes.clear();
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -198,7 +192,7 @@ class Rounding {
     while (v.defined() && graph_.values[v.index].producer >= 0) {
       const auto& maker = graph_.nodes[graph_.values[v.index].producer];
       if (!is_view(maker)) break;
-      v = only_operand(maker);
+      v = maker.only_operand();
     }
     return v;
   }
@@ -328,7 +322,7 @@ Graph round_to_fp8(const Graph& graph, const plan::Plan& plan, const StepSpec& s
         "experts one begins before the previous one ends: use fp8_recipe = \"tensorwise\" or "
         "\"blockwise\", or leave experts out");
   }
-  return Rounding(graph, plan, !spec.evaluation).run();
+  return Fp8Rounding(graph, plan, !spec.evaluation).run();
 }
 
 mesh::Placements place_fp8_states(const plan::Plan& plan) {

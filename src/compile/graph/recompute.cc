@@ -19,7 +19,7 @@ using graph::ValueId;
 
 namespace {
 
-bool has(const std::vector<std::string>& list, std::string_view op) {
+bool is_listed(const std::vector<std::string>& list, std::string_view op) {
   return std::find(list.begin(), list.end(), op) != list.end();
 }
 
@@ -46,7 +46,8 @@ bool is_repeated(const plan::Recompute& plan, const std::string& op) {
   if (op == plan::kCross) return false;
   // Scales: their histories may have changed since the forward pass.
   if (op == "perigee::fp8_scale" || op == "perigee::fp8_held") return false;
-  return plan.only.empty() || has(plan.only, op) || graph::is_view(op) || op == "perigee::reshape";
+  return plan.only.empty() || is_listed(plan.only, op) || graph::is_view(op) ||
+         op == "perigee::reshape";
 }
 
 class Recomputed {
@@ -157,7 +158,8 @@ class Recomputed {
       if (node.phase != Phase::forward) continue;
       const auto& keep = keep_of(region_[n]);
       // A product may add its bias (fuse/fuse_bias.h).
-      named_[n] = has(keep, node.op) || (node.op == "aten::addmm" && has(keep, "aten::mm"));
+      named_[n] = is_listed(keep, node.op) ||
+                  (node.op == "aten::addmm" && is_listed(keep, "aten::mm"));
       const bool sends = graph::is_collective(node.op) && !keep.empty();
       if (!sends || node.outputs.empty() || !node.outputs[0].defined()) continue;
       node.each_operand([&](ValueId v) {

@@ -11,7 +11,6 @@
 namespace perigee::exec {
 namespace {
 
-using store::Kind;
 using store::Reader;
 using store::Writer;
 using Bytes = std::vector<uint8_t>;
@@ -22,7 +21,7 @@ std::string_view text_of(const Bytes& bytes) {
 
 Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-Writer with_keys(Kind kind, const std::vector<std::string>& keys) {
+Writer with_keys(store::Kind kind, const std::vector<std::string>& keys) {
   Writer request(kind);
   for (const auto& key : keys) request.text(key);
   return request;
@@ -60,7 +59,7 @@ store::Frame JobStore::ask(Writer request) {
   }
 }
 
-store::Frame JobStore::wait_for(Kind kind, const std::vector<std::string>& keys,
+store::Frame JobStore::wait_for(store::Kind kind, const std::vector<std::string>& keys,
                                 std::chrono::milliseconds timeout) {
   try {
     return client_->ask(with_keys(kind, keys), timeout);
@@ -73,11 +72,11 @@ store::Frame JobStore::wait_for(Kind kind, const std::vector<std::string>& keys,
 }
 
 void JobStore::set(const std::string& key, const Bytes& value) {
-  ask(std::move(Writer(Kind::set).text(key).text(text_of(value))));
+  ask(std::move(Writer(store::Kind::set).text(key).text(text_of(value))));
 }
 
 Bytes JobStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& wanted) {
-  Writer request(Kind::compare_set);
+  Writer request(store::Kind::compare_set);
   request.text(key).text(text_of(expected)).text(text_of(wanted));
   const auto answer = ask(std::move(request));
   return bytes_of(Reader(answer).text());
@@ -87,22 +86,22 @@ Bytes JobStore::get(const std::string& key) { return std::move(multiGet({key}).f
 
 int64_t JobStore::add(const std::string& key, int64_t amount) {
   const auto answer = ask(
-      std::move(Writer(Kind::add).text(key).number(static_cast<uint64_t>(amount))));
+      std::move(Writer(store::Kind::add).text(key).number(static_cast<uint64_t>(amount))));
   return static_cast<int64_t>(Reader(answer).number());
 }
 
 bool JobStore::deleteKey(const std::string& key) {
-  const auto answer = ask(with_keys(Kind::erase, {key}));
+  const auto answer = ask(with_keys(store::Kind::erase, {key}));
   return Reader(answer).number() != 0;
 }
 
 bool JobStore::check(const std::vector<std::string>& keys) {
-  const auto answer = ask(with_keys(Kind::check, keys));
+  const auto answer = ask(with_keys(store::Kind::check, keys));
   return Reader(answer).number() != 0;
 }
 
 int64_t JobStore::getNumKeys() {
-  const auto answer = ask(Writer(Kind::count));
+  const auto answer = ask(Writer(store::Kind::count));
   return static_cast<int64_t>(Reader(answer).number());
 }
 
@@ -110,15 +109,15 @@ void JobStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout_)
 
 void JobStore::wait(const std::vector<std::string>& keys,
                     const std::chrono::milliseconds& timeout) {
-  wait_for(Kind::wait, keys, timeout);
+  wait_for(store::Kind::wait, keys, timeout);
 }
 
 void JobStore::append(const std::string& key, const Bytes& value) {
-  ask(std::move(Writer(Kind::append).text(key).text(text_of(value))));
+  ask(std::move(Writer(store::Kind::append).text(key).text(text_of(value))));
 }
 
 std::vector<Bytes> JobStore::multiGet(const std::vector<std::string>& keys) {
-  const auto answer = wait_for(Kind::get, keys, timeout_);
+  const auto answer = wait_for(store::Kind::get, keys, timeout_);
   Reader reader(answer);
   std::vector<Bytes> values;
   for (size_t i = 0; i < keys.size(); ++i) values.push_back(bytes_of(reader.text()));
@@ -128,7 +127,7 @@ std::vector<Bytes> JobStore::multiGet(const std::vector<std::string>& keys) {
 void JobStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
   TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet needs as many values as keys, but got ",
                     values.size(), " for ", keys.size());
-  Writer request(Kind::set);
+  Writer request(store::Kind::set);
   for (size_t i = 0; i < keys.size(); ++i) request.text(keys[i]).text(text_of(values[i]));
   ask(std::move(request));
 }

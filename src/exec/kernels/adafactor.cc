@@ -18,8 +18,6 @@ using at::Tensor;
 
 constexpr double kLeastScale = 1e-3;  // lower limit of a parameter's root mean square
 
-double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
-
 // Rows and columns of a box's elements in the whole parameter, whose last two dims are factored.
 struct Layout {
   explicit Layout(std::vector<int64_t> whole) : shape(std::move(whole)) {
@@ -89,7 +87,7 @@ void each_gradient(const Boxes& boxes, std::span<const Tensor> in, F f) {
 }
 
 template <class F>
-void dispatch(const Tensor& t, F f) {
+void adafactor_dispatch(const Tensor& t, F f) {
   if (t.is_contiguous() && dispatch_element(t.scalar_type(), f)) return;
   fail("exec", "adafactor needs contiguous floating point parameters and states, but got {}",
        c10::toString(t.scalar_type()));
@@ -130,7 +128,7 @@ struct Moments {
 
 std::vector<double> doubles(const Tensor& t) {
   std::vector<double> values(static_cast<size_t>(t.numel()));
-  dispatch(t, [&]<class T>() {
+  adafactor_dispatch(t, [&]<class T>() {
     const T* p = t.const_data_ptr<T>();
     for (int64_t i = 0; i < t.numel(); ++i) values[i] = load(p, i);
   });
@@ -159,7 +157,7 @@ void each_update(const Boxes& boxes, const Moments& moments, std::span<const Ten
   each_gradient(boxes, in, [&](const auto* g, size_t k) {
     const auto& v = in[moments.variance[k]];
     const double least = least_of(v.scalar_type());
-    dispatch(v, [&]<class T>() {
+    adafactor_dispatch(v, [&]<class T>() {
       const T* p = v.const_data_ptr<T>();
       for (int64_t i = 0; i < v.numel(); ++i) {
         const double estimate = load(p, i);
@@ -182,7 +180,7 @@ Kernel adafactor_sums(const Arguments& a) {
     const double by = scalar(in[scale]);
     each_gradient(boxes, in, [&](const auto* g, size_t k) {
       const auto& w = in[weights[k]];
-      dispatch(w, [&]<class T>() {
+      adafactor_dispatch(w, [&]<class T>() {
         const T* p = w.const_data_ptr<T>();
         for (int64_t i = 0; i < w.numel(); ++i) {
           const double value = load(p, i);
@@ -211,7 +209,7 @@ Kernel adafactor_moments(const Arguments& a) {
         if (std::isnan(by)) return;
         const double weight = std::pow(scalar(in[step]), decay);
         const auto move = [&](const Tensor& state, const double* sum, double count) {
-          dispatch(state, [&]<class T>() {
+          adafactor_dispatch(state, [&]<class T>() {
             T* p = state.mutable_data_ptr<T>();
             for (int64_t i = 0; i < state.numel(); ++i) {
               const double old = load(p, i);
@@ -227,7 +225,7 @@ Kernel adafactor_moments(const Arguments& a) {
         } else {
           each_gradient(boxes, in, [&](const auto* g, size_t k) {
             const auto& state = in[moments.variance[k]];
-            dispatch(state, [&]<class T>() {
+            adafactor_dispatch(state, [&]<class T>() {
               T* p = state.mutable_data_ptr<T>();
               for (int64_t i = 0; i < state.numel(); ++i) {
                 const double old = load(p, i), value = load(g, i) * by;
@@ -260,7 +258,7 @@ Kernel adafactor(const Arguments& a) {
     const double shrink = 1 - rate * decay.of(in);
     each_update(boxes, moments, in, by, [&](size_t k, int64_t i, double update) {
       const auto& w = in[weights[k]];
-      dispatch(w, [&]<class T>() {
+      adafactor_dispatch(w, [&]<class T>() {
         T* p = w.mutable_data_ptr<T>();
         store(p, i, static_cast<Wide<T>>(load(p, i) * shrink - alpha * update));
       });

@@ -3,6 +3,7 @@
 // bit-equal from run to run.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -47,6 +48,9 @@ PERIGEE_INLINE void store(c10::BFloat16* p, int64_t i, float v) {
 PERIGEE_INLINE void store(c10::Half* p, int64_t i, float v) {
   p[i].x = __builtin_bit_cast(uint16_t, static_cast<_Float16>(v));
 }
+
+// Returns the number of a float64 tensor with one element.
+inline double scalar(const at::Tensor& t) { return *t.const_data_ptr<double>(); }
 
 // std::sqrt is not inlined into PERIGEE_SIMD functions; this is.
 PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }

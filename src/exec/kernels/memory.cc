@@ -88,8 +88,6 @@ void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
   if (!done) out.zero_().add_(in, factor);
 }
 
-double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
-
 }  // namespace
 
 Kernel reshape(const Arguments& a) {

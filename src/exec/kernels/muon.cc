@@ -16,10 +16,8 @@ namespace {
 
 using at::Tensor;
 
-double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
-
 template <class F>
-void dispatch(const Tensor& t, F f) {
+void muon_dispatch(const Tensor& t, F f) {
   if (t.is_contiguous() && dispatch_element(t.scalar_type(), f)) return;
   fail("exec", "muon needs contiguous floating point tensors, but got {}",
        c10::toString(t.scalar_type()));
@@ -46,7 +44,7 @@ Kernel muon_update(const Arguments& a) {
     std::memset(whole.mutable_data_ptr(), 0, whole.nbytes());
     const double by = scalar(in[scale]);
     if (std::isnan(by)) return;
-    dispatch(whole, [&]<class T>() {
+    muon_dispatch(whole, [&]<class T>() {
       T* to = whole.mutable_data_ptr<T>();
       for (size_t k = 0; k < gradients.size(); ++k) {
         const auto& g = in[gradients[k]];
@@ -76,12 +74,12 @@ Kernel orthogonalize(const Arguments& a) {
     const auto& x = in[self];
     if (x.numel() == 0) return;
     double norm = 0;
-    dispatch(x, [&]<class T>() {
+    muon_dispatch(x, [&]<class T>() {
       const T* p = x.const_data_ptr<T>();
       norm = std::sqrt(lane_sum<double>(
           x.numel(), [&](int64_t i) { return static_cast<double>(load(p, i)) * load(p, i); }));
     });
-    dispatch(x, [&]<class T>() {
+    muon_dispatch(x, [&]<class T>() {
       T* p = x.mutable_data_ptr<T>();
       for (int64_t i = 0; i < x.numel(); ++i) {
         store(p, i, static_cast<Wide<T>>(load(p, i) / (norm + 1e-7)));
@@ -102,7 +100,7 @@ Kernel muon(const Arguments& a) {
     const double tall = static_cast<double>(whole.size(0)) /
                         static_cast<double>(std::max<int64_t>(1, whole.size(1)));
     const double by = rate * std::sqrt(std::max(1.0, tall));
-    dispatch(whole, [&]<class T>() {
+    muon_dispatch(whole, [&]<class T>() {
       const T* from = whole.const_data_ptr<T>();
       for (size_t k = 0; k < weights.size(); ++k) {
         T* p = in[weights[k]].mutable_data_ptr<T>();

@@ -1,6 +1,6 @@
 // Attention (Vaswani et al. 2017) written out as two batched products and a softmax.
-#include <limits>
 
+#include "base/infinity.h"
 #include "graph/rewrite/sketch.h"
 
 namespace perigee::graph {
@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kBatch = 1013, kHeads = 1019, kQueries = 1021, kKeys = 1031, kSize = 1033,
                   kValueSize = 1039, kMask0 = 1049, kMask1 = 1051;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 enum class Scale { divide, multiply };
 // The mask: an added one of [s, t] or four dims, a boolean one that fills with -inf, or the ops

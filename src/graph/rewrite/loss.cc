@@ -97,44 +97,44 @@ Graph fused_cross_entropy(const Scores& of) {
   return std::move(s.graph);
 }
 
-const Shape kX = {1009, 1013};
+const Shape kGate = {1009, 1013};
 
 Graph swiglu(bool silu) {
   Sketch s;
-  const auto gate = s.parameter("gate", kX), up = s.parameter("up", kX),
-             g = s.data("gradient:y", kX);
+  const auto gate = s.parameter("gate", kGate), up = s.parameter("up", kGate),
+             g = s.data("gradient:y", kGate);
   const auto mul_back = [&](ValueId of, ValueId a, ValueId b) {
-    return s.back(of, "aten::mul.Tensor", Sketch::both(a, b), kX);
+    return s.back(of, "aten::mul.Tensor", Sketch::both(a, b), kGate);
   };
-  const auto share = silu ? ValueId{} : s.op("aten::sigmoid", {{"self", gate}}, kX);
-  const auto activated = silu ? s.op("aten::silu", {{"self", gate}}, kX)
-                              : s.op("aten::mul.Tensor", Sketch::both(gate, share), kX);
-  const auto y = s.op("aten::mul.Tensor", Sketch::both(activated, up), kX);
+  const auto share = silu ? ValueId{} : s.op("aten::sigmoid", {{"self", gate}}, kGate);
+  const auto activated = silu ? s.op("aten::silu", {{"self", gate}}, kGate)
+                              : s.op("aten::mul.Tensor", Sketch::both(gate, share), kGate);
+  const auto y = s.op("aten::mul.Tensor", Sketch::both(activated, up), kGate);
   s.result(y);
   s.gradient("up", mul_back(y, g, activated));
   const auto in = mul_back(y, g, up);
   if (silu) {
-    const auto part = s.back(activated, "aten::sigmoid", {{"self", gate}}, kX);
-    const auto ones = s.back(activated, "perigee::full", {{"value", 1.0}}, kX);
-    const auto rest = s.back(activated, "aten::sub.Tensor", Sketch::both(ones, part), kX);
+    const auto part = s.back(activated, "aten::sigmoid", {{"self", gate}}, kGate);
+    const auto ones = s.back(activated, "perigee::full", {{"value", 1.0}}, kGate);
+    const auto rest = s.back(activated, "aten::sub.Tensor", Sketch::both(ones, part), kGate);
     const auto times = mul_back(activated, gate, rest);
-    const auto more = s.back(activated, "aten::add.Scalar", Sketch::with(times, int64_t{1}), kX);
+    const auto more = s.back(activated, "aten::add.Scalar", Sketch::with(times, int64_t{1}), kGate);
     s.gradient("gate", mul_back(activated, in, mul_back(activated, part, more)));
   } else {
     const auto to_share = mul_back(activated, in, gate), to_gate = mul_back(activated, in, share);
     const auto through = s.back(share, "aten::sigmoid_backward",
-                                {{"grad_output", to_share}, {"output", share}}, kX);
-    s.gradient("gate", s.back(share, "aten::add.Tensor", Sketch::both(to_gate, through), kX));
+                                {{"grad_output", to_share}, {"output", share}}, kGate);
+    s.gradient("gate", s.back(share, "aten::add.Tensor", Sketch::both(to_gate, through), kGate));
   }
   return std::move(s.graph);
 }
 
 Graph fused_swiglu() {
   Sketch s;
-  const auto gate = s.parameter("gate", kX), up = s.parameter("up", kX),
-             g = s.data("gradient:y", kX);
-  const TensorType type{DType::float32, kX};
-  const auto y = s.op("perigee::swiglu", {{"gate", gate}, {"up", up}}, kX);
+  const auto gate = s.parameter("gate", kGate), up = s.parameter("up", kGate),
+             g = s.data("gradient:y", kGate);
+  const TensorType type{DType::float32, kGate};
+  const auto y = s.op("perigee::swiglu", {{"gate", gate}, {"up", up}}, kGate);
   s.result(y);
   const auto back = s.several(y, "perigee::swiglu_backward",
                               {{"grad", g}, {"gate", gate}, {"up", up}}, {type, type});

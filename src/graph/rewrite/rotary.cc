@@ -6,46 +6,48 @@ namespace perigee::graph {
 namespace {
 
 // Batch, heads, positions, and the dim whose two halves are the pairs.
-const Shape kX = {1009, 1013, 1019, 1021}, kHalf = {1009, 1013, 1019, 1031}, kAngles = {1019, 1021};
-constexpr int64_t kWidth = 1031;  // of a half
+const Shape kRotary = {1009, 1013, 1019, 1021}, kHalf = {1009, 1013, 1019, 1031},
+            kAngles = {1019, 1021};
+constexpr int64_t kHalfWidth = 1031;  // of a half
 constexpr int64_t kDim = 3;
 
 // x * cos + cat(-x2, x1) * sin.
 Graph rotary() {
   Sketch s;
-  const auto x = s.parameter("x", kX), cos = s.data("cos", kAngles), sin = s.data("sin", kAngles),
-             g = s.data("gradient:y", kX);
+  const auto x = s.parameter("x", kRotary), cos = s.data("cos", kAngles),
+             sin = s.data("sin", kAngles), g = s.data("gradient:y", kRotary);
   const TensorType half{DType::float32, kHalf};
   const auto halves = s.graph.add_node(
-      "aten::split.Tensor", {{"self", x}, {"split_size", kWidth}, {"dim", kDim}}, {half, half});
+      "aten::split.Tensor", {{"self", x}, {"split_size", kHalfWidth}, {"dim", kDim}}, {half, half});
   const auto minus = s.op("aten::neg", {{"self", halves[1]}}, kHalf);
   const auto rotated = s.op(
-      "aten::cat", {{"tensors", std::vector<ValueId>{minus, halves[0]}}, {"dim", kDim}}, kX);
-  const auto by_sin = s.op("aten::mul.Tensor", Sketch::both(rotated, sin), kX);
-  const auto by_cos = s.op("aten::mul.Tensor", Sketch::both(x, cos), kX);
-  const auto y = s.op("aten::add.Tensor", Sketch::both(by_cos, by_sin), kX);
+      "aten::cat", {{"tensors", std::vector<ValueId>{minus, halves[0]}}, {"dim", kDim}}, kRotary);
+  const auto by_sin = s.op("aten::mul.Tensor", Sketch::both(rotated, sin), kRotary);
+  const auto by_cos = s.op("aten::mul.Tensor", Sketch::both(x, cos), kRotary);
+  const auto y = s.op("aten::add.Tensor", Sketch::both(by_cos, by_sin), kRotary);
   s.result(y);
-  const auto to_x = s.back(by_cos, "aten::mul.Tensor", Sketch::both(g, cos), kX);
-  const auto to_rotated = s.back(by_sin, "aten::mul.Tensor", Sketch::both(g, sin), kX);
+  const auto to_x = s.back(by_cos, "aten::mul.Tensor", Sketch::both(g, cos), kRotary);
+  const auto to_rotated = s.back(by_sin, "aten::mul.Tensor", Sketch::both(g, sin), kRotary);
   const auto first = s.back(rotated, "aten::slice.Tensor",
-                            {{"self", to_rotated}, {"dim", kDim}, {"end", kWidth}}, kHalf);
+                            {{"self", to_rotated}, {"dim", kDim}, {"end", kHalfWidth}}, kHalf);
   const auto second = s.back(rotated, "aten::slice.Tensor",
-                             {{"self", to_rotated}, {"dim", kDim}, {"start", kWidth}}, kHalf);
+                             {{"self", to_rotated}, {"dim", kDim}, {"start", kHalfWidth}}, kHalf);
   const auto back = s.back(minus, "aten::neg", {{"self", first}}, kHalf);
   const auto joined = s.back(halves[0], "aten::cat",
-                             {{"tensors", std::vector<ValueId>{second, back}}, {"dim", kDim}}, kX);
-  s.gradient("x", s.back(halves[0], "aten::add.Tensor", Sketch::both(to_x, joined), kX));
+                             {{"tensors", std::vector<ValueId>{second, back}}, {"dim", kDim}},
+                             kRotary);
+  s.gradient("x", s.back(halves[0], "aten::add.Tensor", Sketch::both(to_x, joined), kRotary));
   return std::move(s.graph);
 }
 
 Graph fused_rotary() {
   Sketch s;
-  const auto x = s.parameter("x", kX), cos = s.data("cos", kAngles), sin = s.data("sin", kAngles),
-             g = s.data("gradient:y", kX);
-  const auto y = s.op("perigee::rotary", {{"self", x}, {"cos", cos}, {"sin", sin}}, kX);
+  const auto x = s.parameter("x", kRotary), cos = s.data("cos", kAngles),
+             sin = s.data("sin", kAngles), g = s.data("gradient:y", kRotary);
+  const auto y = s.op("perigee::rotary", {{"self", x}, {"cos", cos}, {"sin", sin}}, kRotary);
   s.result(y);
-  s.gradient("x",
-             s.back(y, "perigee::rotary_backward", {{"grad", g}, {"cos", cos}, {"sin", sin}}, kX));
+  s.gradient("x", s.back(y, "perigee::rotary_backward", {{"grad", g}, {"cos", cos}, {"sin", sin}},
+                         kRotary));
   return std::move(s.graph);
 }
 

@@ -43,7 +43,7 @@ int set_part(lua_State* L, const Function& function) {
   }
 }
 
-int place(lua_State* L, const Function&) {
+int place_value(lua_State* L, const Function&) {
   const auto& edit = edit_of(L);
   return push_count(
       L, place_inputs(*edit.plan, *edit.request, lua_tostring(L, 1), placement_at(L, 2)));
@@ -154,7 +154,7 @@ const std::vector<Function>& plan_functions() {
        {{"match", "string", "a pattern of their names"}, axis, placement},
        "integer",
        "Places the matching parameters and inputs, and returns their number.",
-       place},
+       place_value},
       {"pin",
        {{"values", "any", "a name of graph.ops, or a list of them"}, axis, placement},
        "",

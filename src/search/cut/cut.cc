@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "base/infinity.h"
 #include "solve/solve.h"
 
 namespace perigee::search {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Lengths {
   int least = 1, most = 0;

@@ -1,16 +1,15 @@
 #include "search/cut/heterogeneous_cut.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "base/infinity.h"
 
 namespace perigee::search {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-class Cutting {
+class HeterogeneousCutting {
  public:
-  explicit Cutting(const HeterogeneousRow& row)
+  explicit HeterogeneousCutting(const HeterogeneousRow& row)
       : row_(row),
         longest_(row.blocks - row.stages + 1),
         width_(static_cast<size_t>(row.blocks) + 1),
@@ -174,7 +173,7 @@ class Cutting {
 }  // namespace
 
 std::optional<std::vector<int>> cut_heterogeneous(const HeterogeneousRow& row) {
-  return Cutting(row).run();
+  return HeterogeneousCutting(row).run();
 }
 
 bool has_few_cuts(const HeterogeneousRow& row) {

@@ -1,16 +1,12 @@
 #include "search/model/bounds.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "base/infinity.h"
 #include "schedule/description.h"
 
 namespace perigee::search {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 WholeModel Bounds::whole(const Choice& choice, const Layers& layers) const {
   const auto blocks = static_cast<double>(in_.folded.blocks.size());

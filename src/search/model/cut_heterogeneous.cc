@@ -1,17 +1,16 @@
 // Cuts of the blocks into heterogeneous stages of one part.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
+#include "base/infinity.h"
 #include "search/cut/heterogeneous_cut.h"
 #include "search/model/cutter.h"
 
 namespace perigee::search {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Other cuts of a row save at most this factor.
 constexpr double kMostGain = 1.25;
 

@@ -4,17 +4,14 @@
 #include <cmath>
 #include <utility>
 
+#include "base/infinity.h"
 #include "schedule/description.h"
 #include "schedule/schedule.h"
 #include "search/cut/deal.h"
 #include "solve/solve.h"
 
 namespace perigee::search {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 std::optional<int> recomputed_to_fit(PricedStages& stages, const PartRules& rules, int stage,
                                      int length) {

@@ -1,18 +1,14 @@
 #include "search/model/epilogue_refiner.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 #include <vector>
 
+#include "base/infinity.h"
 #include "schedule/schedule.h"
 
 namespace perigee::search {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 double EpilogueRefiner::least_seconds(PricedStages& stages) const {
   const auto& choice = stages.choice();

@@ -12,9 +12,9 @@ using graph::Phase;
 using graph::ValueId;
 using mesh::Placement;
 
-class Placing {
+class ExpertPlacing {
  public:
-  Placing(plan::Plan& plan, const Graph& graph, const ExpertParallel& experts)
+  ExpertPlacing(plan::Plan& plan, const Graph& graph, const ExpertParallel& experts)
       : plan_(plan), graph_(graph), names_(graph::value_names(graph)) {
     for (const auto& name : experts.axes) axes_.push_back(axis(name));
     for (const auto& name : experts.tokens) tokens_.push_back(axis(name));
@@ -133,7 +133,7 @@ class Placing {
 
 std::vector<std::string> place(plan::Plan& plan, const Graph& graph,
                                const ExpertParallel& experts) {
-  return Placing(plan, graph, experts).run();
+  return ExpertPlacing(plan, graph, experts).run();
 }
 
 }  // namespace perigee::shard

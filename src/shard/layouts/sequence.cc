@@ -15,10 +15,10 @@ using graph::Node;
 using graph::ValueId;
 using mesh::Placement;
 
-class Placing {
+class SequencePlacing {
  public:
-  Placing(plan::Plan& plan, const Graph& graph, const SequenceSharding& sharding,
-          const std::string& method)
+  SequencePlacing(plan::Plan& plan, const Graph& graph, const SequenceSharding& sharding,
+                  const std::string& method)
       : plan_(plan),
         graph_(graph),
         sharding_(sharding),
@@ -219,7 +219,7 @@ class Placing {
 
 bool place(plan::Plan& plan, const Graph& graph, const SequenceSharding& sharding,
            const std::string& method) {
-  return Placing(plan, graph, sharding, method).run();
+  return SequencePlacing(plan, graph, sharding, method).run();
 }
 
 }  // namespace perigee::shard

@@ -16,9 +16,9 @@ using graph::Phase;
 using graph::ValueId;
 using mesh::Placement;
 
-class Placing {
+class TensorPlacing {
  public:
-  Placing(plan::Plan& plan, const Graph& graph, const TensorParallel& layers)
+  TensorPlacing(plan::Plan& plan, const Graph& graph, const TensorParallel& layers)
       : plan_(plan),
         graph_(graph),
         layers_(layers),
@@ -210,7 +210,7 @@ class Placing {
 }  // namespace
 
 void place(plan::Plan& plan, const Graph& graph, const TensorParallel& layers) {
-  Placing placing(plan, graph, layers);
+  TensorPlacing placing(plan, graph, layers);
   for (const auto& [name, split] : layers.weights) placing.weight(name, split);
 }
 

@@ -1,4 +1,4 @@
-// Convolution and its backward: the batch and, without groups, the channels are free; spatial dims
+// Convolution and its convolution_backward: the batch and, without groups, the channels are free; spatial dims
 // are not sharded.
 #include "shard/rules/families.h"
 
@@ -15,7 +15,7 @@ void mark_weight(std::vector<int>& letters, const Channels& c, bool transposed) 
   letters[1] = transposed ? c.output : c.input;
 }
 
-std::optional<Pattern> forward(const Call& call) {
+std::optional<Pattern> convolution(const Call& call) {
   const int input = call.find("input"), weight = call.find("weight"), bias = call.find("bias");
   if (input != 0 || weight != 1 || call.rank(0) < 3 || call.rank(0) != call.rank(1)) return {};
   auto pattern = whole_pattern(call);
@@ -37,7 +37,7 @@ std::optional<Pattern> forward(const Call& call) {
   return pattern;
 }
 
-std::optional<Pattern> backward(const Call& call) {
+std::optional<Pattern> convolution_backward(const Call& call) {
   const int grad = call.find("grad_output"), input = call.find("input"),
             weight = call.find("weight");
   if (grad != 0 || input != 1 || weight != 2 || call.result_count() != 3 || call.rank(1) < 3 ||
@@ -67,8 +67,8 @@ std::optional<Pattern> backward(const Call& call) {
 }  // namespace
 
 void add_convolution_rules(Rules& rules) {
-  rules.add("aten::convolution", {forward});
-  rules.add("aten::convolution_backward", {backward});
+  rules.add("aten::convolution", {convolution});
+  rules.add("aten::convolution_backward", {convolution_backward});
 }
 
 }  // namespace perigee::shard

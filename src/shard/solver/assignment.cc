@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/infinity.h"
 #include "shard/solver/assignment_variables.h"
 #include "shard/solver/repeated_blocks.h"
 #include "shard/solver/repeated_steps.h"
@@ -25,7 +25,6 @@ using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Limit on the entries of all edges' tables, each of which must be priced: several times those of a
 // model on two axes.
 constexpr size_t kMostEntries = 5'000'000;

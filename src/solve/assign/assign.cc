@@ -6,6 +6,7 @@
 #include <queue>
 #include <utility>
 
+#include "base/infinity.h"
 #include "solve/assign/eliminate.h"
 #include "solve/assign/improve.h"
 #include "solve/assign/priced.h"
@@ -15,7 +16,6 @@
 namespace perigee::solve {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostElimination = 3e8;  // table entries of an elimination
 // Table entries of an elimination that is repeated for several prices.
 constexpr double kMostPriced = 1e7;

@@ -25,8 +25,6 @@ constexpr double kMostAtOnce = 1e8;
 // is worthwhile.
 constexpr double kWorthTightening = 2e6;
 
-int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
-
 // The elimination order that adds the fewest pairs, weighted by their sizes (weighted min-fill).
 class Order {
  public:

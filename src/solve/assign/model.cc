@@ -93,8 +93,6 @@ Grid memory_grid(const AssignProblem& problem) {
   return Grid(values, total, total);
 }
 
-int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
-
 }  // namespace
 
 AssignModel make_model(const AssignProblem& problem, const ModelOptions& settings) {

@@ -4,6 +4,7 @@
 // labels of equal states would not be recognised as equal.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -14,6 +15,9 @@
 namespace perigee::solve {
 
 inline constexpr int64_t kForbidden = std::numeric_limits<int64_t>::max() / 4;
+
+// A sum of times, of which either may be kForbidden.
+inline int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
 
 // The time and memory of one option of a variable, in quanta.
 struct Use {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/fail.h"
+#include "base/infinity.h"
 #include "solve/bayesian/gaussian_process.h"
 
 namespace perigee::solve {
@@ -12,7 +12,6 @@ namespace {
 
 // Limit on the candidate points that are compared for each evaluation.
 constexpr int64_t kMostCandidates = 4096;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Returns the expected decrease below the best known value.
 double expected_improvement(const Prediction& prediction, double best) {

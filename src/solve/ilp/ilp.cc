@@ -4,16 +4,15 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
 
+#include "base/infinity.h"
 #include "solve/evaluate.h"
 #include "solve/ilp/integer_program.h"
 
 namespace perigee::solve {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // CBC's tolerances are about 1e-7. Costs are scaled so that an answer costs about kCostScale; the
 // cost of an answer below kPreciseCost is not known to 1e-9, relative.
 constexpr double kCostScale = 1e5;

@@ -3,12 +3,10 @@
 #include <cmath>
 #include <utility>
 
+#include "base/infinity.h"
+
 namespace perigee::solve {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 LabelMemory::LabelMemory(const AssignModel& model, const Sweep& sweep, const ThresholdRange& range,
                          const std::vector<SweepStep>& steps, const LabelTarget& target)

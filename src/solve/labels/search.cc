@@ -4,14 +4,13 @@
 #include <numeric>
 #include <utility>
 
+#include "base/infinity.h"
 #include "solve/labels/front.h"
 #include "solve/labels/memory.h"
 
 namespace perigee::solve {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr uint64_t kManyStates = uint64_t{1} << 63;
 constexpr size_t kAccepted = 64;  // choices offered at the end
 
 // Labels between two steps, as parallel arrays.

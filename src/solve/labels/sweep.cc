@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
+#include "base/infinity.h"
+
 namespace perigee::solve {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr uint64_t kManyStates = uint64_t{1} << 63;
 
 double to_double(int64_t time) {
   return time >= kForbidden ? kInfinity : static_cast<double>(time);

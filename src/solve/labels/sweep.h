@@ -11,6 +11,9 @@
 
 namespace perigee::solve {
 
+// Numbers of states do not grow beyond it.
+inline constexpr uint64_t kManyStates = uint64_t{1} << 63;
+
 // One step of an order: passes `variable`. States before it index the options of `frontier` in
 // mixed radix.
 struct SweepStep {

@@ -52,7 +52,7 @@ struct OwnTraces {
 };
 
 // Returns the task without a strategy.
-Task on_one_rank(Task task) {
+Task without_strategy(Task task) {
   task.strategy = "auto";
   task.strategy_given = false;
   task.plan_file.clear();
@@ -264,8 +264,8 @@ at::Tensor Generator::Impl::extend(std::span<const std::optional<int64_t>> added
 }
 
 Generator::Generator(const Task& task, const GeneratorOptions& options)
-    : impl_(std::make_unique<Impl>(on_one_rank(task), options, single_connection(completed(task)),
-                                   nullptr)) {}
+    : impl_(std::make_unique<Impl>(without_strategy(task), options,
+                                   single_connection(completed(task)), nullptr)) {}
 
 Generator::Generator(const Task& task, const GeneratorOptions& options, Connection connection,
                      compile::TraceSource& traces)

@@ -2,7 +2,9 @@
 #include "tests/support/torch_test.h"
 //
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include "capture/capture.h"
 #include "exec/reference/reference.h"

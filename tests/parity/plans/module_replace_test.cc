@@ -2,7 +2,8 @@
 // several, with fewer ops and less memory; layers whose inner values other ops read stay.
 #include "tests/support/torch_test.h"
 //
-#include <torch/nn.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <limits>

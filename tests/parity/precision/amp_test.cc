@@ -2,7 +2,9 @@
 // with each other on overflows, with negative controls.
 //
 #include <ATen/autocast_mode.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <set>
 

@@ -1,6 +1,7 @@
 // The method half: equal to LibTorch's model in bfloat16 with float32 masters, ranks as one device,
 // and stochastic rounding that does not depend on the sharding of parameters.
-#include <torch/nn.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim.h>
 
 #include "capture/capture.h"

@@ -1,6 +1,6 @@
 // Gradient accumulation fused into float32 main gradients (overlap { accumulate = true }) for
 // models in bfloat16 and float16: the program, the numbers, memory, and a negative control.
-#include <torch/nn.h>
+#include <torch/nn/modules/linear.h>
 
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"

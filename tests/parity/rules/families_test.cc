@@ -1,7 +1,6 @@
 // Ops that give silently wrong results if a shard is treated as the whole tensor: sizes that do not
 // divide, ignored labels, negative dims and indices, partial sums. Captured with their gradients,
 // on random meshes with random placements, against one device.
-#include <torch/nn.h>
 #include <torch/nn/functional/embedding.h>
 #include <torch/nn/functional/instancenorm.h>
 #include <torch/nn/functional/loss.h>

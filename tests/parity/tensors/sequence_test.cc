@@ -1,6 +1,8 @@
 // sequence_parallel and context_parallel: sharded sequences train as unsharded ones do.
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <map>
 

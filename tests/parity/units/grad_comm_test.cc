@@ -1,7 +1,7 @@
 // The method grad_comm: buckets and streams change no number; rounding, sums and clipping before
 // the reduction have their defined results, each with a negative control.
 #include <fmt/format.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/linear.h>
 
 #include <set>
 

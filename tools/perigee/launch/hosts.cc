@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kProbe{500};        // for a keeper to answer
 constexpr milliseconds kPrecedence{1000};  // that a host lets each earlier one have
 constexpr milliseconds kGlance{100};       // likewise, where there should be none
-constexpr milliseconds kPause{100};
+constexpr milliseconds kLookPause{100};
 constexpr milliseconds kLastCall{30'000};
 
 milliseconds to_milliseconds(double seconds) {
@@ -139,7 +139,7 @@ class Host {
         keeper_ = std::make_unique<Keeper>(keeper_options(), signals_);
         continue;
       }
-      if (signals_.wait(kPause)) return nullptr;
+      if (signals_.wait(kLookPause)) return nullptr;
       if (Clock::now() >= deadline) fail_alone();
     }
   }

@@ -24,9 +24,9 @@ using std::chrono::milliseconds;
 using store::Kind;
 using store::Reader;
 using store::Writer;
-constexpr milliseconds kRound{50};       // between two looks at the registrations
-constexpr milliseconds kAnswer{5000};    // of the store, which is in this process
-constexpr milliseconds kFarewell{3000};  // for hosts to learn that the job has ended
+constexpr milliseconds kRound{50};          // between two looks at the registrations
+constexpr milliseconds kStoreAnswer{5000};  // of the store, which is in this process
+constexpr milliseconds kFarewell{3000};     // for hosts to learn that the job has ended
 
 class Service {
  public:
@@ -37,7 +37,7 @@ class Service {
                  .port = options.at.port,
                  .keyed_hash = options.keyed_hash,
                  .name = "the keeper",
-                 .timeout = kAnswer}),
+                 .timeout = kStoreAnswer}),
         membership_(options.membership) {
     set("settings", options.settings);
   }
@@ -66,7 +66,7 @@ class Service {
   }
 
  private:
-  store::Frame ask(Writer& request) { return client_.ask(std::move(request), kAnswer); }
+  store::Frame ask(Writer& request) { return client_.ask(std::move(request), kStoreAnswer); }
 
   void set(const std::string& key, const std::string& value) {
     ask(Writer(Kind::set).text(key).text(value));

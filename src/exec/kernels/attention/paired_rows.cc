@@ -12,7 +12,7 @@ namespace {
 using at::BFloat16;
 using at::Tensor;
 
-constexpr int64_t kRows = 64, kTile = 16;
+constexpr int64_t kPairedRows = 64, kTile = 16;
 
 bool has_instructions() {
   static const bool has = __builtin_cpu_supports("avx512bf16") > 0;
@@ -48,7 +48,7 @@ void PairedRows::pack(const Tensor& t, int64_t batch, int64_t head, float* room)
 
 bool PairedRows::multiply(const Left& left, int64_t first, int64_t count,
                           Matrix<float> product) const {
-  if (!serves_ || left.rows != kRows || count % kRows != 0) return false;
+  if (!serves_ || left.rows != kPairedRows || count % kPairedRows != 0) return false;
   const int64_t step = left.tensor.stride(2);
   at::native::cpublas::brgemm(left.rows, count, size_, step, rows_, product.row, false,
                               head_of(left.tensor, left.batch, left.head) + left.first * step,

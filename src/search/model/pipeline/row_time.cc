@@ -1,14 +1,13 @@
 #include "search/model/pipeline/row_time.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "base/infinity.h"
 #include "schedule/description.h"
 
 namespace perigee::search {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Rounds that are timed, of as many microbatches as the first stage has in flight; more
 // of them extrapolate.
 constexpr int64_t kRounds = 4;

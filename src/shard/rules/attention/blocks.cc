@@ -10,8 +10,6 @@ namespace {
 
 using mesh::Range;
 
-int64_t end_of(const Range& range) { return range.begin + range.length; }
-
 // Adds the blocks of piece `q` of the queries with piece `k` of the keys. Keys before the piece's
 // queries are visible to all of them, those of the same range causally.
 void add_blocks(const Pieces& queries, size_t q, const Pieces& keys, size_t k, bool is_causal,
@@ -22,14 +20,14 @@ void add_blocks(const Pieces& queries, size_t q, const Pieces& keys, size_t k, b
     const int64_t local = keys.local[k].begin + begin - seen.begin;
     found.push_back({queries.local[q], {local, end - begin}, causal, rows.begin, begin});
   };
-  if (!is_causal) return block(seen.begin, end_of(seen), false);
-  block(seen.begin, std::min(end_of(seen), rows.begin), false);
-  if (end_of(seen) <= rows.begin || seen.begin >= end_of(rows)) return;
+  if (!is_causal) return block(seen.begin, seen.end(), false);
+  block(seen.begin, std::min(seen.end(), rows.begin), false);
+  if (seen.end() <= rows.begin || seen.begin >= rows.end()) return;
   if (seen.begin > rows.begin) {
     fail("shard", "queries from {} on must be cut as keys are, but those begin at {}", rows.begin,
          seen.begin);
   }
-  block(rows.begin, std::min(end_of(seen), end_of(rows)), true);
+  block(rows.begin, std::min(seen.end(), rows.end()), true);
 }
 
 void merge_adjacent(std::vector<AttentionBlock>& blocks) {
@@ -37,11 +35,11 @@ void merge_adjacent(std::vector<AttentionBlock>& blocks) {
   for (const auto& block : blocks) {
     if (!joined.empty() && !block.causal && !joined.back().causal) {
       auto& last = joined.back();
-      if (last.queries == block.queries && end_of(last.keys) == block.keys.begin) {
+      if (last.queries == block.queries && last.keys.end() == block.keys.begin) {
         last.keys.length += block.keys.length;
         continue;
       }
-      if (last.keys == block.keys && end_of(last.queries) == block.queries.begin) {
+      if (last.keys == block.keys && last.queries.end() == block.queries.begin) {
         last.queries.length += block.queries.length;
         continue;
       }
@@ -61,7 +59,7 @@ Pieces::Pieces(std::vector<Range> pieces) : global(std::move(pieces)) {
   }
 }
 
-int64_t Pieces::length() const { return end_of(local.back()); }
+int64_t Pieces::length() const { return local.back().end(); }
 
 std::vector<AttentionBlock> attention_blocks(const Pieces& queries, const Pieces& keys,
                                              const BlockOptions& options) {

@@ -24,8 +24,6 @@ using Values = std::vector<ValueId>;
 constexpr int64_t kSequence = 2;           // of [b, h, s, d] and [b, h, s]
 constexpr int64_t kDocumentsSequence = 1;  // of document numbers [b, s]
 
-int64_t end_of(const Range& range) { return range.begin + range.length; }
-
 // A part of a tensor's sequence, or an addend of it.
 struct Part {
   Range range;
@@ -178,7 +176,7 @@ class Attention {
       const auto made = lowering_.emit(call_.node().op, block_args(block, keys),
                                        std::vector{output, logsumexp});
       for (auto& sum : sums) {
-        if (sum.rows.begin < block.queries.begin || end_of(sum.rows) > end_of(block.queries)) {
+        if (sum.rows.begin < block.queries.begin || sum.rows.end() > block.queries.end()) {
           continue;
         }
         const Range rows{sum.rows.begin - block.queries.begin, sum.rows.length};
@@ -264,7 +262,7 @@ class Attention {
     const int64_t length = type.shape[kSequence];
     std::vector<int64_t> ends = {length};
     for (const auto& part : parts) {
-      ends.insert(ends.end(), {part.range.begin, end_of(part.range)});
+      ends.insert(ends.end(), {part.range.begin, part.range.end()});
     }
     std::sort(ends.begin(), ends.end());
     Values pieces;
@@ -273,7 +271,7 @@ class Attention {
       if (end == begin) continue;
       ValueId sum;
       for (const auto& part : parts) {
-        if (part.range.begin > begin || end_of(part.range) < end) continue;
+        if (part.range.begin > begin || part.range.end() < end) continue;
         const auto v = emit_.slice(part.value, kSequence, {begin - part.range.begin, end - begin});
         sum = sum.defined() ? emit_.binary("aten::add.Tensor", sum, v) : v;
       }

@@ -54,7 +54,7 @@ Value choose(Run& run, const Value& value, const Arguments& given) {
   return run.list_of(std::move(chosen), List::Kind::generator);
 }
 
-constexpr std::array kFilters{
+constexpr std::array kChoiceFilters{
     Filter{"map", map},
     Filter{"select", choose<false, true>},
     Filter{"reject", choose<false, false>},
@@ -64,6 +64,6 @@ constexpr std::array kFilters{
 
 }  // namespace
 
-std::span<const Filter> choice_filters() { return kFilters; }
+std::span<const Filter> choice_filters() { return kChoiceFilters; }
 
 }  // namespace perigee::text::jinja

@@ -184,7 +184,7 @@ Value sum(Run& run, const Value& value, const Arguments& given) {
   return total;
 }
 
-constexpr std::array kFilters{
+constexpr std::array kListFilters{
     Filter{"length", length},     Filter{"count", length},      Filter{"first", first},
     Filter{"last", last},         Filter{"list", list},         Filter{"items", items},
     Filter{"join", join},         Filter{"reverse", reverse},   Filter{"sort", sort},
@@ -194,7 +194,7 @@ constexpr std::array kFilters{
 
 }  // namespace
 
-std::span<const Filter> list_filters() { return kFilters; }
+std::span<const Filter> list_filters() { return kListFilters; }
 
 Value key_of(Run& run, const Value& item, const Value* attribute, bool cased) {
   Value key = item;

@@ -159,7 +159,7 @@ Value or_default(Run&, const Value& value, const Arguments& given) {
   return !absent ? value : a[0] ? *a[0] : Value(std::string());
 }
 
-constexpr std::array kFilters{
+constexpr std::array kTextFilters{
     Filter{"upper", changed<upper>},
     Filter{"lower", changed<lower>},
     Filter{"title", changed<title>},
@@ -180,7 +180,7 @@ constexpr std::array kFilters{
 
 }  // namespace
 
-std::span<const Filter> text_filters() { return kFilters; }
+std::span<const Filter> text_filters() { return kTextFilters; }
 
 const Filter* find_filter(std::string_view name) {
   for (const auto filters : {text_filters(), list_filters(), choice_filters()}) {

@@ -7,19 +7,12 @@
 namespace perigee::text::jinja {
 namespace {
 
-using Kind = Expression::Kind;
 constexpr size_t kDeepestExpression = 150;
 
 std::vector<ExpressionPtr> two(ExpressionPtr a, ExpressionPtr b) {
   std::vector<ExpressionPtr> parts;
   parts.push_back(std::move(a));
   parts.push_back(std::move(b));
-  return parts;
-}
-
-std::vector<ExpressionPtr> one(ExpressionPtr a) {
-  std::vector<ExpressionPtr> parts;
-  parts.push_back(std::move(a));
   return parts;
 }
 
@@ -37,7 +30,13 @@ struct Level {
 
 }  // namespace
 
-ExpressionPtr ExpressionParser::make(Kind kind, int line, std::string name) const {
+std::vector<ExpressionPtr> ExpressionParser::one(ExpressionPtr a) {
+  std::vector<ExpressionPtr> parts;
+  parts.push_back(std::move(a));
+  return parts;
+}
+
+ExpressionPtr ExpressionParser::make(Expression::Kind kind, int line, std::string name) const {
   auto made = std::make_unique<Expression>();
   made->kind = kind;
   made->line = line;
@@ -76,7 +75,7 @@ ExpressionPtr ExpressionParser::choice() {
     const int line = in_.take().line;
     auto parts = two(std::move(value), disjunction());
     parts.push_back(in_.skip_name("else") ? expression() : nullptr);
-    value = with(make(Kind::choice, line), std::move(parts));
+    value = with(make(Expression::Kind::choice, line), std::move(parts));
   }
   return value;
 }
@@ -85,7 +84,7 @@ ExpressionPtr ExpressionParser::disjunction() {
   auto left = conjunction();
   while (in_.at_name("or")) {
     const int line = in_.take().line;
-    left = with(make(Kind::disjunction, line), two(std::move(left), conjunction()));
+    left = with(make(Expression::Kind::disjunction, line), two(std::move(left), conjunction()));
   }
   return left;
 }
@@ -94,7 +93,7 @@ ExpressionPtr ExpressionParser::conjunction() {
   auto left = negation();
   while (in_.at_name("and")) {
     const int line = in_.take().line;
-    left = with(make(Kind::conjunction, line), two(std::move(left), negation()));
+    left = with(make(Expression::Kind::conjunction, line), two(std::move(left), negation()));
   }
   return left;
 }
@@ -103,11 +102,11 @@ ExpressionPtr ExpressionParser::negation() {
   if (!in_.at_name("not")) return comparison();
   const Level level(open_, in_.line());
   const int line = in_.take().line;
-  return with(make(Kind::negation, line), one(negation()));
+  return with(make(Expression::Kind::negation, line), one(negation()));
 }
 
 ExpressionPtr ExpressionParser::comparison() {
-  auto made = make(Kind::comparison, in_.line());
+  auto made = make(Expression::Kind::comparison, in_.line());
   auto parts = one(sum());
   for (;;) {
     std::string name;
@@ -132,7 +131,7 @@ ExpressionPtr ExpressionParser::sum() {
   auto left = concatenation();
   while (in_.at_symbol("+") || in_.at_symbol("-")) {
     const auto sign = in_.take();
-    left = with(make(Kind::arithmetic, sign.line, sign.text),
+    left = with(make(Expression::Kind::arithmetic, sign.line, sign.text),
                 two(std::move(left), concatenation()));
   }
   return left;
@@ -143,14 +142,15 @@ ExpressionPtr ExpressionParser::concatenation() {
   auto parts = one(product());
   while (in_.skip_symbol("~")) parts.push_back(product());
   if (parts.size() == 1) return std::move(parts[0]);
-  return with(make(Kind::concatenation, line), std::move(parts));
+  return with(make(Expression::Kind::concatenation, line), std::move(parts));
 }
 
 ExpressionPtr ExpressionParser::product() {
   auto left = power();
   while (in_.at_symbol("*") || in_.at_symbol("/") || in_.at_symbol("//") || in_.at_symbol("%")) {
     const auto symbol = in_.take();
-    left = with(make(Kind::arithmetic, symbol.line, symbol.text), two(std::move(left), power()));
+    left = with(make(Expression::Kind::arithmetic, symbol.line, symbol.text),
+                two(std::move(left), power()));
   }
   return left;
 }
@@ -159,7 +159,7 @@ ExpressionPtr ExpressionParser::power() {
   auto left = unary();
   while (in_.at_symbol("**")) {
     const int line = in_.take().line;
-    left = with(make(Kind::arithmetic, line, "**"), two(std::move(left), unary()));
+    left = with(make(Expression::Kind::arithmetic, line, "**"), two(std::move(left), unary()));
   }
   return left;
 }
@@ -169,7 +169,7 @@ ExpressionPtr ExpressionParser::unary(bool filters) {
   ExpressionPtr value;
   if (in_.at_symbol("-") || in_.at_symbol("+")) {
     const auto sign = in_.take();
-    value = with(make(Kind::sign, sign.line, sign.text), one(unary(false)));
+    value = with(make(Expression::Kind::sign, sign.line, sign.text), one(unary(false)));
   } else {
     value = primary();
   }
@@ -180,7 +180,7 @@ ExpressionPtr ExpressionParser::unary(bool filters) {
 ExpressionPtr ExpressionParser::primary() {
   const int line = in_.line();
   if (in_.at(Token::Kind::constant)) {
-    auto made = make(Kind::constant, line);
+    auto made = make(Expression::Kind::constant, line);
     made->value = in_.take().value;
     while (made->value.text() && in_.at(Token::Kind::constant) && in_.token().value.text()) {
       made->value = Value(*made->value.text() + *in_.take().value.text());
@@ -193,13 +193,13 @@ ExpressionPtr ExpressionParser::primary() {
   if (!in_.at(Token::Kind::name)) in_.fail_expected("an expression");
   const auto name = in_.take().text;
   if (name == "true" || name == "True" || name == "false" || name == "False") {
-    auto made = make(Kind::constant, line);
+    auto made = make(Expression::Kind::constant, line);
     made->value = Value(name == "true" || name == "True");
     return made;
   }
-  if (name == "none" || name == "None") return make(Kind::constant, line);
+  if (name == "none" || name == "None") return make(Expression::Kind::constant, line);
   names_read.push_back(name);
-  return make(Kind::name, line, name);
+  return make(Expression::Kind::name, line, name);
 }
 
 bool ExpressionParser::tuple_ends() const {
@@ -215,12 +215,13 @@ ExpressionPtr ExpressionParser::tuple(bool choices) {
     if (tuple_ends()) break;
     parts.push_back(expression(choices));
   }
-  return several ? with(make(Kind::tuple, line), std::move(parts)) : std::move(parts[0]);
+  return several ? with(make(Expression::Kind::tuple, line), std::move(parts))
+                 : std::move(parts[0]);
 }
 
 ExpressionPtr ExpressionParser::in_parentheses() {
   const int line = in_.line();
-  if (in_.skip_symbol(")")) return make(Kind::tuple, line);
+  if (in_.skip_symbol(")")) return make(Expression::Kind::tuple, line);
   auto value = tuple();
   in_.expect_symbol(")");
   return value;
@@ -235,7 +236,7 @@ ExpressionPtr ExpressionParser::list() {
     parts.push_back(expression());
   }
   in_.expect_symbol("]");
-  return with(make(Kind::list, line), std::move(parts));
+  return with(make(Expression::Kind::list, line), std::move(parts));
 }
 
 ExpressionPtr ExpressionParser::dict() {
@@ -249,7 +250,7 @@ ExpressionPtr ExpressionParser::dict() {
     parts.push_back(expression());
   }
   in_.expect_symbol("}");
-  return with(make(Kind::dict, line), std::move(parts));
+  return with(make(Expression::Kind::dict, line), std::move(parts));
 }
 
 }  // namespace perigee::text::jinja

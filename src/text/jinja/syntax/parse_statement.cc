@@ -6,7 +6,6 @@
 namespace perigee::text::jinja {
 namespace {
 
-using Kind = Statement::Kind;
 constexpr size_t kDeepestBlock = 60;
 
 class StatementParser {
@@ -21,7 +20,7 @@ class StatementParser {
  private:
   using Ends = std::initializer_list<std::string_view>;
 
-  StatementPtr make(Kind kind) const {
+  StatementPtr make(Statement::Kind kind) const {
     auto made = std::make_unique<Statement>();
     made->kind = kind;
     made->line = in_.line();
@@ -40,12 +39,12 @@ class StatementParser {
     Body read;
     while (!in_.at(Token::Kind::end)) {
       if (in_.at(Token::Kind::data)) {
-        auto made = make(Kind::text);
+        auto made = make(Statement::Kind::text);
         made->text = in_.take().text;
         read.statements.push_back(std::move(made));
       } else if (in_.at(Token::Kind::print_begin)) {
         in_.take();
-        auto made = make(Kind::print);
+        auto made = make(Statement::Kind::print);
         made->expressions.push_back(expressions_.tuple());
         in_.expect(Token::Kind::print_end);
         read.statements.push_back(std::move(made));
@@ -88,7 +87,7 @@ class StatementParser {
   }
 
   StatementPtr condition() {
-    auto made = make(Kind::condition);
+    auto made = make(Statement::Kind::condition);
     in_.take();
     for (;;) {
       made->expressions.push_back(expressions_.tuple(false));
@@ -104,7 +103,7 @@ class StatementParser {
   }
 
   StatementPtr loop() {
-    auto made = make(Kind::loop);
+    auto made = make(Statement::Kind::loop);
     in_.take();
     made->target = target(false);
     if (!in_.skip_name("in")) in_.fail_expected("\"in\"");
@@ -124,14 +123,14 @@ class StatementParser {
   }
 
   StatementPtr assignment() {
-    auto made = make(Kind::assignment);
+    auto made = make(Statement::Kind::assignment);
     in_.take();
     made->target = target(true);
     if (in_.skip_symbol("=")) {
       made->expressions.push_back(expressions_.tuple());
       return made;
     }
-    made->kind = Kind::capture;
+    made->kind = Statement::Kind::capture;
     made->expressions.push_back(expressions_.filters_of_nothing());
     made->bodies.push_back(inner({"endset"}));
     in_.take();
@@ -139,7 +138,7 @@ class StatementParser {
   }
 
   StatementPtr macro() {
-    auto made = make(Kind::macro);
+    auto made = make(Statement::Kind::macro);
     in_.take();
     made->text = in_.expect_name();
     in_.expect_symbol("(");
@@ -171,7 +170,7 @@ class StatementParser {
   }
 
   StatementPtr generation() {
-    auto made = make(Kind::generation);
+    auto made = make(Statement::Kind::generation);
     in_.take();
     parsed_.marks_generation = true;
     const auto outer_loops = std::exchange(loops_, 0);
@@ -185,7 +184,7 @@ class StatementParser {
     if (loops_ == 0) {
       throw PlacedRefusal(in_.line(), fmt::format("{} must be within a {{% for %}}", name));
     }
-    auto made = make(name == "break" ? Kind::end_loop : Kind::next_item);
+    auto made = make(name == "break" ? Statement::Kind::end_loop : Statement::Kind::next_item);
     in_.take();
     return made;
   }

@@ -6,18 +6,6 @@
 #include "text/jinja/syntax/parser.h"
 
 namespace perigee::text::jinja {
-namespace {
-
-using Kind = Expression::Kind;
-
-std::vector<ExpressionPtr> one(ExpressionPtr a) {
-  std::vector<ExpressionPtr> parts;
-  parts.push_back(std::move(a));
-  return parts;
-}
-
-}  // namespace
-
 ExpressionPtr ExpressionParser::postfix(ExpressionPtr value) {
   for (;;) {
     if (in_.at_symbol(".") || in_.at_symbol("[")) {
@@ -48,16 +36,16 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr value) {
   const int line = in_.line();
   if (in_.skip_symbol(".")) {
     if (in_.at(Token::Kind::name)) {
-      return with(make(Kind::attribute, line, in_.take().text), one(std::move(value)));
+      return with(make(Expression::Kind::attribute, line, in_.take().text), one(std::move(value)));
     }
     if (!in_.at(Token::Kind::constant) || !in_.token().value.integer()) {
       in_.fail_expected("the name of an attribute");
     }
-    auto index = make(Kind::constant, line);
+    auto index = make(Expression::Kind::constant, line);
     index->value = in_.take().value;
     auto parts = one(std::move(value));
     parts.push_back(std::move(index));
-    return with(make(Kind::item, line), std::move(parts));
+    return with(make(Expression::Kind::item, line), std::move(parts));
   }
   in_.expect_symbol("[");
   auto parts = one(std::move(value));
@@ -74,7 +62,8 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr value) {
     in_.fail_expected("an expression");
   }
   in_.expect_symbol("]");
-  return with(make(slice ? Kind::slice : Kind::item, line), std::move(parts));
+  return with(make(slice ? Expression::Kind::slice : Expression::Kind::item, line),
+              std::move(parts));
 }
 
 ArgumentList ExpressionParser::arguments() {
@@ -102,14 +91,14 @@ ArgumentList ExpressionParser::arguments() {
 }
 
 ExpressionPtr ExpressionParser::call(ExpressionPtr value) {
-  auto made = make(Kind::call, in_.line());
+  auto made = make(Expression::Kind::call, in_.line());
   made->arguments = arguments();
   return with(std::move(made), one(std::move(value)));
 }
 
 ExpressionPtr ExpressionParser::filter(ExpressionPtr value) {
   in_.expect_symbol("|");
-  auto made = make(Kind::filter, in_.line());
+  auto made = make(Expression::Kind::filter, in_.line());
   made->name = in_.expect_name();
   made->filter = find_filter(made->name);
   if (!made->filter) throw PlacedRefusal(made->line, unknown_filter(made->name));
@@ -124,7 +113,7 @@ ExpressionPtr ExpressionParser::filters_of_nothing() {
 }
 
 ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
-  auto made = make(Kind::test, in_.take().line);
+  auto made = make(Expression::Kind::test, in_.take().line);
   const bool negated = in_.skip_name("not");
   made->name = in_.expect_name();
   made->test = find_test(made->name);
@@ -139,7 +128,8 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
   }
   const int line = made->line;
   auto tested = with(std::move(made), one(std::move(value)));
-  return negated ? with(make(Kind::negation, line), one(std::move(tested))) : std::move(tested);
+  return negated ? with(make(Expression::Kind::negation, line), one(std::move(tested)))
+                 : std::move(tested);
 }
 
 }  // namespace perigee::text::jinja

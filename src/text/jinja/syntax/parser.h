@@ -81,6 +81,7 @@ class ExpressionParser {
   ArgumentList arguments();
   bool tuple_ends() const;
 
+  static std::vector<ExpressionPtr> one(ExpressionPtr part);
   ExpressionPtr make(Expression::Kind kind, int line, std::string name = "") const;
   // Makes the parts those of the expression, and sets its depth.
   ExpressionPtr with(ExpressionPtr made, std::vector<ExpressionPtr> parts) const;

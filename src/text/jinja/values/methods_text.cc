@@ -85,7 +85,7 @@ Value join(Run& run, const Value& self, const Arguments& given) {
   return Value(out.take());
 }
 
-Value count(Run& run, const Value& self, const Arguments& given) {
+Value count_text(Run& run, const Value& self, const Arguments& given) {
   const auto& part = text_argument(bind(given, "count", {"sub"}, 1)[0], "count");
   run.spend(of(self).size() / 16);
   if (part.empty()) return int64_t(length_of(of(self)) + 1);
@@ -187,7 +187,7 @@ constexpr std::array kMethods{
     Method{"lower", changed<lower>},
     Method{"capitalize", changed<capitalized>},
     Method{"title", changed<title>},
-    Method{"count", count},
+    Method{"count", count_text},
     Method{"find", find<false, false>},
     Method{"rfind", find<true, false>},
     Method{"index", find<false, true>},
