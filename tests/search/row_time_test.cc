@@ -23,6 +23,16 @@ TEST_CASE("identical stages take as long as their schedule's closed form") {
   }
 }
 
+TEST_CASE("the extrapolated time of many microbatches is at least that of the slowest stage") {
+  // The last stage's tail is hidden after more microbatches.
+  const RowStage slow{.forward = 32, .backward = 65}, fast{.forward = 1, .backward = 1},
+      last{.forward = 3, .backward = 81, .tail = 30};
+  const std::vector row{slow, fast, fast, last};
+  const double few = time_row("1f1b", row, 16).seconds;
+  CHECK(few - time_row("1f1b", row, 8).seconds < 8 * 97);
+  CHECK(time_row("1f1b", row, 100).seconds == Approx(few + 84 * 97));
+}
+
 TEST_CASE("a fast stage is hidden by an earlier slow one, not by a later one") {
   const RowStage slow{.forward = 1, .backward = 2}, fast{.forward = 0.1, .backward = 0.2};
   CHECK(time_row("1f1b", std::vector{slow, fast}, 10).seconds == Approx(30));

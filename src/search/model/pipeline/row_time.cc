@@ -145,9 +145,12 @@ RowTimes time_row(const std::string& name, std::span<const RowStage> stages, int
   if (schedule.holds_all || microbatches <= most_microbatches) return run(microbatches);
   const auto half = run(most_microbatches / 2);
   auto times = run(most_microbatches);
-  const double seconds_per_microbatch = (times.seconds - half.seconds) /
-                                        static_cast<double>(most_microbatches -
-                                                            most_microbatches / 2);
+  // Each further one takes at least the slowest stage's passes.
+  double seconds_per_microbatch = (times.seconds - half.seconds) /
+                                  static_cast<double>(most_microbatches - most_microbatches / 2);
+  for (const auto& stage : stages) {
+    seconds_per_microbatch = std::max(seconds_per_microbatch, stage.forward + stage.backward);
+  }
   const double added_seconds = seconds_per_microbatch *
                                static_cast<double>(microbatches - most_microbatches);
   times.seconds += added_seconds;
