@@ -109,11 +109,9 @@ double split_bubble(const PipelineTimes& times, double cap, bool waits_at_cap) {
   const double identical = std::max(on(0, 0), on(last, 0)) + times.search_excess;
   if (times.chunks == 1) return identical;
   // With several parts per stage, the other stages' waits end while the slowest still computes.
+  // Each term of the bubble grows with the stage: an unknown slowest one has at least the first's.
   const double longer = times.microbatches * times.slack();
-  double own = on(times.slowest_stage.value_or(0), longer);
-  for (double stage = 1; !times.slowest_stage && stage <= last; ++stage) {
-    own = std::min(own, on(stage, longer));
-  }
+  const double own = on(times.slowest_stage.value_or(0), longer);
   return std::max(own, identical - longer);
 }
 

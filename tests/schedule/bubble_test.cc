@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <utility>
 
 #include "schedule/description.h"
 #include "tests/schedule/support.h"
@@ -104,6 +105,52 @@ TEST_CASE("a stage of 1f1b waits for its messages in both directions") {
                                 .transfer = 0.5};
   CHECK(schedule::describe("1f1b").bubble_seconds(times_of(options)) ==
         Approx(replayed_bubble(options)));
+}
+
+TEST_CASE("messages of interleaved chunks that are longer than a pass wait at the most in flight") {
+  for (const int stages : {2, 3}) {
+    for (const int chunks : {2, 3}) {
+      const ScheduleOptions options{.name = "interleaved",
+                                    .stages = stages,
+                                    .microbatches = 8 * stages,
+                                    .chunks = chunks,
+                                    .forward = 1,
+                                    .backward = 1,
+                                    .wgrad = 0,
+                                    .transfer = 4};
+      const auto times = times_of(options);
+      const double closed = schedule::interleaved_bubble(times);
+      const double built = replayed_bubble(options);
+      CAPTURE(text(options), closed, built);
+      CHECK(closed > schedule::fill_and_drain_bubble(times));
+      CHECK(closed <= built * (1 + kRounding));
+    }
+  }
+}
+
+TEST_CASE("the bound of many microbatches in V shape is within a pass of their orders") {
+  for (const auto& [name, stages] : {std::pair("v_half", 2), {"zbv", 2}, {"v_min", 4}}) {
+    for (const double transfer : {1.0, 4.0}) {
+      const ScheduleOptions options{.name = name,
+                                    .stages = stages,
+                                    .microbatches = 256,
+                                    .chunks = 2,
+                                    .forward = 1,
+                                    .backward = 1,
+                                    .wgrad = 0,
+                                    .transfer = transfer};
+      const double busy = options.microbatches * 2;
+      const double closed = busy + schedule::describe(name).bubble_seconds(times_of(options));
+      const double built = busy + replayed_bubble(options);
+      // All the time the most parts are in flight: the orders keep each for one more pass.
+      const double parts = 2 * schedule::describe(name).flight_cap(stages);
+      const double one_more = options.microbatches / parts;
+      CAPTURE(text(options), closed, one_more, built);
+      CHECK(closed > busy);
+      CHECK(closed <= built);
+      CHECK(closed + one_more >= 0.97 * built);
+    }
+  }
 }
 
 TEST_CASE("a step's bound grows with its stages, and holds whichever stage is the slowest") {
