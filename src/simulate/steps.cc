@@ -20,12 +20,7 @@ class Folding {
       const auto end = closed_stretch(i);
       SimulatedStep folded;
       if (end > i && fold_range(i, end, folded)) {
-        if (!out.empty() && out.back().kind == SimulatedStep::Kind::compute) {
-          out.back().seconds += folded.seconds;
-          out.back().busy += folded.busy;
-        } else {
-          out.push_back(folded);
-        }
+        out.push_back(folded);
         i = end;
       } else {
         out.push_back(steps_[i++]);

@@ -158,6 +158,16 @@ TEST_CASE("stages wait for each other's messages, which gives the bubble") {
   CHECK(result.bubble_ratio == Approx(1 - 20.0 / 38));
 }
 
+TEST_CASE("a step ends with its slowest rank, whichever it is") {
+  ProgramBuilder fast({}), slow({}, 1);
+  fast.add(op("2"));
+  slow.add(op("5"));
+  const mesh::Mesh mesh{{{"data", 3}}};
+  for (const auto& order : {std::vector{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}) {
+    CHECK(run({fast.program, slow.program}, mesh, order).step_seconds == 5);
+  }
+}
+
 TEST_CASE(
     "ranks with one program are distinguished if they communicate with ranks of different "
     "programs") {
