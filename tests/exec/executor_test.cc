@@ -232,21 +232,25 @@ TEST_CASE(
 TEST_CASE("an allocation that does not fit the plan names the op and its scope") {
   const auto communicator = single_communicator();
   auto program = training(0, 1, 1);
-  const bool size = GENERATE(true, false);
+  const std::string planned = GENERATE("8 bytes more", "one more", "one less");
   for (auto& instruction : program.sections[0].instructions) {
     if (instruction.op != "aten::gelu") continue;
-    if (size) {
-      instruction.allocations[0].bytes += 8;
-    } else {
-      instruction.allocations.push_back(instruction.allocations[0]);
-    }
+    auto& allocations = instruction.allocations;
+    if (planned == "8 bytes more") allocations[0].bytes += 8;
+    if (planned == "one more") allocations.push_back(allocations[0]);
+    if (planned == "one less") allocations.pop_back();
   }
   Executor executor(program, *communicator, kOne);
   const StepInputs inputs{.scalars = {{"lr.0", 0.1}}, .data = [](const std::string&, int64_t) {
                             return batch(0, {4, 8});
                           }};
+  const std::string wrong = planned == "8 bytes more" ? "of the op must have "
+                            : planned == "one more"   ? "recorded, but made "
+                                                      : "recorded, but makes one more of ";
+  CAPTURE(planned);
   REQUIRE_THROWS_WITH(executor.run(inputs), Catch::Contains("aten::gelu in scope \"head\"") &&
-                                                Catch::Contains("when its trace was recorded"));
+                                                Catch::Contains("when its trace was recorded") &&
+                                                Catch::Contains(wrong));
 }
 
 TEST_CASE("a result with another layout or address than declared is an error") {

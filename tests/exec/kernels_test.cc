@@ -402,5 +402,15 @@ TEST_CASE("copies, sums and norms work on any layout") {
   REQUIRE(clipped[1].item<double>() == Approx(0.25).epsilon(1e-5));
 }
 
+TEST_CASE("gradients of a norm below the limit are not clipped") {
+  for (const double max_norm : {2.1, 100.0, 0.0}) {
+    const auto clipped = call(
+        cpu_kernel, "perigee::clip_scale", {{"squared_norm", at::full({}, 16.0, at::kDouble)}},
+        {{"max_norm", max_norm}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
+    REQUIRE(clipped[0].item<double>() == 2);
+    REQUIRE(clipped[1].item<double>() == 0.5);
+  }
+}
+
 }  // namespace
 }  // namespace perigee::exec
