@@ -84,6 +84,9 @@ TEST_CASE("order and texts are the same from run to run") {
   check({{"local t = { b = 1, a = 2, [3] = 3, [1] = 1, [-1] = 0 } local k = {} "
           "for key in pairs(t) do k[#k + 1] = tostring(key) end return table.concat(k, ' ')",
           "\"-1 1 3 a b\""},
+         {"local t = { abc = 1, a = 1, b = 1, ab = 1, [''] = 1 } local k = {} "
+          "for key in pairs(t) do k[#k + 1] = key end return table.concat(k, ' ')",
+          "\" a ab abc b\""},
          {"return tostring({})", "\"table\""},
          {"return tostring(print)", "\"function\""},
          {"return string.format('%s %s', {}, print)", "\"table function\""},
@@ -153,6 +156,9 @@ TEST_CASE("every known escape from the sandbox is prevented") {
          {"local s = 'x' while true do s = s .. s end", "~more than 256 MB"},
          {"while true do pcall(function() local s = 'x' while true do s = s .. s end end) end",
           "~more than 256 MB"},
+         {"return #('x'):rep(2 ^ 24)", "16777216"},
+         {"return #('x'):rep(2 ^ 24 + 1)", "~string.rep makes at most 16777216 bytes"},
+         {"return #('xy'):rep(2 ^ 23 + 1)", "~string.rep makes at most 16777216 bytes"},
          {"return ('x'):rep(1e10)", "~string.rep makes at most"},
          {"return ('x'):rep(1e10, ',')", "~string.rep makes at most"},
          {"return string.format('%99999999d', 1)", "~script.lua: invalid option"},

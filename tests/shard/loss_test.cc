@@ -28,5 +28,28 @@ output loss %4 = loss
   }
 }
 
+TEST_CASE("a sum over samples is a mean where it is divided by a multiple of their number") {
+  const std::string text = R"(perigee.graph/1
+scope "" Net
+input data %0: float64[4, 6] = x
+%1: float64[] = aten::sum(self=%0)   @ forward
+%2: float64[] = aten::div.Scalar(self=%1, other=BY)   @ forward
+output loss %2 = loss
+)";
+  const auto kind = [&](const std::string& by) {
+    auto divided = text;
+    divided.replace(divided.find("BY"), 2, by);
+    return classify_loss(graph::parse(divided)).kind;
+  };
+  for (const char* by : {"4", "24", "4.0", "1e6"}) {
+    CAPTURE(by);
+    CHECK(kind(by) == LossKind::mean);
+  }
+  for (const char* by : {"2", "3", "5", "6", "22", "4.001", "1000001", "0.25"}) {
+    CAPTURE(by);
+    CHECK(kind(by) == LossKind::sum);
+  }
+}
+
 }  // namespace
 }  // namespace perigee::shard

@@ -243,6 +243,24 @@ TEST_CASE("a batch smaller than its axis is sharded, then gathered in each pass"
   }
 }
 
+TEST_CASE("a value in several placements is redistributed from the one that costs least") {
+  const auto g = graph::parse(R"(perigee.graph/1
+scope "" Net
+input data %0: float32[64, 64] = x
+%1: float32[64, 64] = my::whole(self=%0)   @ forward
+%2: float32[64, 64] = my::columns(self=%0)   @ forward
+output result %1 = y
+output result %2 = z
+)");
+  auto plan = plan_for(g, "tensor=2", {{"x", "S0"}, {"/columns.0", "S1"}});
+  plan.rules["my::whole"] = "i^ j^ -> i^ j^";
+  plan.rules["my::columns"] = "i^ j -> i^ j";
+  // The columns are cut from the gathered value; from the rows they take an all-to-all.
+  CHECK(collectives(local_graph(g, plan).graph) == "all_gather(tensor)");
+  plan.rules["my::whole"] = "i j -> i j";
+  CHECK(collectives(local_graph(g, plan).graph) == "all_to_all(tensor)");
+}
+
 TEST_CASE("a rank outside the mesh is refused") {
   const auto g = mlp();
   const auto plan = plan_for(g, "data=2");

@@ -272,6 +272,21 @@ TEST_CASE("at the time limit, the result is the best choice so far with a valid 
   CHECK(evaluate(problem, result.choice).allowed);
 }
 
+TEST_CASE("a problem of which too little time shows nothing is neither solved nor infeasible") {
+  Random random(7);
+  // CBC's relaxation takes longer than the time that it gets.
+  const auto problem = random_assign(random,
+                                     {.ops = 60, .options = 12, .edge_share = 2, .chain = false});
+  const Options options{.solver = "ilp", .time_limit = 1e-6};
+  const auto result = solve::solve_in_time(problem, options);
+  CHECK(result.verdict == Verdict::unknown);
+  CHECK(result.choice.empty());
+  CHECK_THROWS_WITH(solve::solve(problem, options),
+                    Catch::Contains("passed before a solution was found or ruled out"));
+  CHECK(solve::solve(problem, {.solver = "labels", .time_limit = 1e-6}).verdict ==
+        Verdict::feasible);
+}
+
 TEST_CASE("a time limit holds for CBC's first relaxation, too") {
   // The relaxation of 110,000 columns takes CBC twenty seconds.
   Random random(3);

@@ -88,6 +88,42 @@ TEST_CASE("a bad step's metrics name its reason and samples, and ranks their sec
                              "\"skipped_steps\":3,\"transient_steps\":1}}"));
 }
 
+TEST_CASE("a step's report has sections with their computing, and the exchanges of parameters") {
+  const compile::ValueId bucket{4};
+  const std::vector<compile::Interval> intervals{
+      {.name = "aten::mm", .section = "micro", .begin = 2'000, .end = 5'000},
+      {.name = "comm::all_reduce",
+       .section = "micro",
+       .stream = 1,
+       .begin = 3'000,
+       .end = 9'000,
+       .operand = bucket},
+      {.name = "aten::gelu", .section = "micro", .begin = 5'000, .end = 6'000},
+      {.name = "comm::send", .section = "micro", .stream = 2, .begin = 6'000, .end = 7'000},
+      {.name = "aten::mm", .section = "micro", .microbatch = 1, .begin = 1'000, .end = 2'000}};
+  const auto report = nlohmann::json::parse(
+      step_report(at_step(1), intervals, {{bucket, {true, {"w", "b"}}}}));
+  CHECK(report["loss"] == 4.25);
+  const auto check = [](const nlohmann::json& part, double begin, double end) {
+    CHECK(part["begin"].get<double>() == Approx(begin).margin(1e-12));
+    CHECK(part["end"].get<double>() == Approx(end));
+  };
+  const auto& sections = report["sections"];
+  REQUIRE(sections.size() == 2);
+  CHECK(sections[0]["microbatch"] == 1);
+  check(sections[0], 0, 1e-6);
+  CHECK(sections[0]["busy"].get<double>() == Approx(1e-6));
+  CHECK(sections[1]["name"] == "micro");
+  check(sections[1], 1e-6, 8e-6);
+  CHECK(sections[1]["busy"].get<double>() == Approx(4e-6));
+  const auto& collectives = report["collectives"];
+  REQUIRE(collectives.size() == 1);
+  CHECK(collectives[0]["what"] == "gradients");
+  CHECK(collectives[0]["parameters"] == std::vector<std::string>{"w", "b"});
+  check(collectives[0], 2e-6, 8e-6);
+  CHECK(nlohmann::json::parse(step_report(at_step(1), {}, {}))["sections"].empty());
+}
+
 TEST_CASE("a number that is not finite is null, and every line is JSON") {
   auto metrics = at_step(1);
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
