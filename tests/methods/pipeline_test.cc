@@ -100,6 +100,25 @@ TEST_CASE("planned stages have the ops of their parts and their microbatches in 
   CHECK(stages_of("1f1b", 1, 8).in_flight.empty());
 }
 
+TEST_CASE(
+    "where no number is given, there are as many microbatches as stages if ranks share them") {
+  const auto g = model({64, 64, 64, 64, 64});
+  const auto microbatches = [&](int64_t batch, int64_t data) {
+    const auto strategy = from_json(
+        Json::parse(fmt::format(R"([["parallel_mode", [["data", {}], ["pipe", 2]]],
+                                    ["pipeline_parallel", {{}}]])",
+                                data)),
+        "test");
+    const PlanRequest request{
+        .graph = &g, .global_batch = batch, .world = 2 * data, .world_given = true};
+    return make_plan(strategy, request).microbatches;
+  };
+  CHECK(microbatches(8, 2) == 2);
+  CHECK(microbatches(6, 1) == 2);
+  CHECK(microbatches(6, 2) == 1);
+  CHECK(microbatches(9, 3) == 1);
+}
+
 TEST_CASE("parallel_mode forbids only collectives that a plan can avoid") {
   const auto g = model({4, 4, 4});
   const auto with = [&](const std::string& forbid) {
