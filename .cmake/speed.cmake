@@ -15,20 +15,21 @@ endif()
 # Precompiled headers of LibTorch fill the heap, whose garbage GCC would look for in each file: 10 to 20 % of its time.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
 
-# Unity builds: files of one folder compile together, at most `most` at a time, which takes half as long as one at a time. So names
-# in unnamed namespaces differ within a folder. PERIGEE_UNITY=OFF compiles each file alone: for work on one of them.
+# Unity builds: files of a folder are compiled together, which takes half as long as one at a time. So names in unnamed namespaces
+# differ within a folder. PERIGEE_UNITY=OFF compiles each file alone, for somebody who edits and compiles one of them many times.
 set(unity ON)
 if(DEFINED ENV{PERIGEE_UNITY})
   set(unity $ENV{PERIGEE_UNITY})
 endif()
 option(PERIGEE_UNITY "Compile the files of a folder together (default: from the environment, else ON)" ${unity})
-# perigee_unity(TARGET [ALONE pattern]): files whose path matches the pattern are compiled alone.
+
+# perigee_unity(TARGET [ALONE pattern]): compiles up to 8 of the target's files of a folder together; those whose path matches the
+# pattern alone.
 function(perigee_unity target)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "ALONE" "")
   if(NOT PERIGEE_UNITY)
     return()
   endif()
-  set(most 8)
   get_target_property(sources ${target} SOURCES)
   list(SORT sources)
   if(given_ALONE)
@@ -37,7 +38,7 @@ function(perigee_unity target)
   set(count 0)
   foreach(source IN LISTS sources)
     cmake_path(GET source PARENT_PATH folder)
-    if(NOT folder STREQUAL "${last}" OR count EQUAL most)
+    if(NOT folder STREQUAL "${last}" OR count EQUAL 8)
       if(NOT folder STREQUAL "${last}")
         set(part 0)
       endif()
@@ -51,6 +52,6 @@ function(perigee_unity target)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # A type of an unnamed namespace that a class of the same file has is reported, since GCC takes the included file for a header.
+  # GCC takes the included files for headers, and would warn of classes with members of types in unnamed namespaces.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endfunction()

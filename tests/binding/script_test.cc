@@ -1,4 +1,6 @@
 // A model's script: its table, options, batch and modules, and the lifetime of its objects.
+#include <torch/nn/module.h>
+
 #include <fstream>
 #include <iterator>
 
