@@ -2,6 +2,7 @@
 #include "train/run/loop.h"
 
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include <cmath>
 #include <limits>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include <cmath>
 #include <filesystem>
