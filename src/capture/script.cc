@@ -2,6 +2,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/nn/module.h>
 
 #include "base/fail.h"
 #include "capture/capture.h"
