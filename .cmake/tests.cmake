@@ -21,7 +21,7 @@ target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cach
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
 # Test code is optimised less, so that it compiles sooner; the libraries under test keep -O2.
-target_compile_options(core_tests INTERFACE -O1)
+target_compile_options(core_tests INTERFACE -O1 ${unity_options})
 
 # Compiled once for all tests without LibTorch.
 file(WRITE ${PROJECT_BINARY_DIR}/core_test_pch.cc "")
@@ -70,16 +70,18 @@ foreach(folder IN LISTS test_folders)
     target_link_options(program_launcher PRIVATE -fsanitize=address)
     target_link_libraries(program_launcher PRIVATE perigee_core)
   elseif(folder STREQUAL fuzz)  # the entries of fuzzers (.cmake/fuzz.cmake) read messages between launchers, too
-    list(APPEND sources tools/perigee/launch/host_messages.cc)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tools/perigee/launch/host_messages.cc)
   elseif(folder STREQUAL methods)  # methods edit plans of these graphs
-    list(APPEND sources tests/graph/support.cc)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/graph/support.cc)
   elseif(folder STREQUAL train)  # runs are resumed from checkpoints that the test writes
-    list(APPEND sources tests/checkpoint/support.cc)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/checkpoint/support.cc)
   endif()
   if(folder MATCHES "^(checkpoint|command|train)$")
-    list(APPEND sources tests/support/s3_server.cc)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/support/s3_server.cc)
   endif()
-  add_executable(tests_${folder} ${sources})
+  set(tests_${folder} ${sources})
+  perigee_unity(tests_${folder} ROOT ${PROJECT_SOURCE_DIR} ALONE /coverage_test.cc)  # it has a definition of its own
+  add_executable(tests_${folder} ${tests_${folder}})
   if(core_test)
     target_link_libraries(tests_${folder} PRIVATE core_tests)
     target_precompile_headers(tests_${folder} REUSE_FROM core_test_pch)
@@ -136,9 +138,13 @@ if(TARGET tests_cuda)
     tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
   list(FILTER host_sources EXCLUDE REGEX "host/launch.cc$|src/cuda/(calls|host|torch_allocator|torch_side).cc$")
   foreach(part built_in memory models ranks support)  # plans that the programs of simulated GPUs carry out
-    list(APPEND host_sources tests/parity/support/${part}.cc)
+    list(APPEND host_sources ${PROJECT_SOURCE_DIR}/tests/parity/support/${part}.cc)
   endforeach()
-  add_executable(tests_cuda_host ${host_sources} tests/cuda/ops_test.cc tests/cuda/shapes_test.cc tests/cuda/support.cc)
+  foreach(part ops_test shapes_test support)
+    list(APPEND host_sources ${PROJECT_SOURCE_DIR}/tests/cuda/${part}.cc)
+  endforeach()
+  perigee_unity(host_sources ROOT ${PROJECT_SOURCE_DIR})
+  add_executable(tests_cuda_host ${host_sources})
   target_include_directories(tests_cuda_host SYSTEM PRIVATE ${toolkit}/include ${nccl_INCLUDE})
   target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address)
   target_precompile_headers(tests_cuda_host REUSE_FROM torch_test_pch)

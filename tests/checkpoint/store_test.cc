@@ -24,19 +24,13 @@ using namespace perigee::checkpoint;
 using test::error_of;
 using test::Folder;
 using test::is_right;
+using test::kMesh;
+using test::kTensors;
 using test::Sharded;
 using test::whole_of;
 using test::write_checkpoint;
 
 namespace {
-
-const std::vector<Sharded> kTensors = {{"embed.weight", {7, 4}, "S0,R"},
-                                       {"fc.weight", {6, 5}, "S1,S0"},
-                                       {"fc.bias", {5}, "R,R"},
-                                       {"scale", {}, "R,R"},
-                                       {"conv.weight", {4, 3, 2, 2}, "R,S0"},
-                                       {"exp_avg:fc.weight", {6, 5}, "S0,S0"}};
-constexpr auto kMesh = "data=2,tensor=2";
 
 bool all_right(const checkpoint::Checkpoint& checkpoint) {
   bool right = true;

@@ -15,6 +15,15 @@ struct Sharded {
   std::string placements;  // "S0,R"
 };
 
+// Tensors on a mesh, each shape and sharding of which is different.
+inline constexpr auto kMesh = "data=2,tensor=2";
+inline const std::vector<Sharded> kTensors = {{"embed.weight", {7, 4}, "S0,R"},
+                                              {"fc.weight", {6, 5}, "S1,S0"},
+                                              {"fc.bias", {5}, "R,R"},
+                                              {"scale", {}, "R,R"},
+                                              {"conv.weight", {4, 3, 2, 2}, "R,S0"},
+                                              {"exp_avg:fc.weight", {6, 5}, "S0,S0"}};
+
 // Returns the whole tensor as a part.
 checkpoint::TensorPart whole_of(const Sharded& tensor);
 

@@ -24,6 +24,8 @@ using Catch::Contains;
 using test::Environment;
 using test::error_of;
 using test::is_right;
+using test::kMesh;
+using test::kTensors;
 using test::S3Server;
 using test::Sharded;
 using test::whole_of;
@@ -126,13 +128,7 @@ void check_target(const std::string& run) {
   CHECK_FALSE(target->has_folder(at("a/c")));
 }
 
-const std::vector<Sharded> kTensors = {{"embed.weight", {7, 4}, "S0,R"},
-                                       {"fc.weight", {6, 5}, "S1,S0"},
-                                       {"scale", {}, "R,R"},
-                                       {"exp_avg:fc.weight", {6, 5}, "S0,S0"}};
-constexpr auto kMesh = "data=2,tensor=2";
-
-bool all_right(const Checkpoint& checkpoint) {
+bool whole_and_parts_right(const Checkpoint& checkpoint) {
   return std::ranges::all_of(kTensors, [&](const auto& tensor) {
     auto part = whole_of(tensor);
     if (!is_right(checkpoint, part)) return false;
@@ -156,16 +152,16 @@ void check_store(const std::string& run) {
   CHECK(run_of(checkpoint.folder()) == run);
   CHECK(run_of(checkpoint.folder() + "/") == run);
   CHECK(run_of(run) == run);
-  CHECK(all_right(checkpoint));
+  CHECK(whole_and_parts_right(checkpoint));
   checkpoint.verify();
   // A checkpoint of the same step replaces the earlier one.
   write_checkpoint(run, 3, "data=1,tensor=2", kTensors, 2);
   CHECK(members(*target, store) == Names{"step-2/", "step-3/"});
-  CHECK(all_right(Checkpoint(newest_checkpoint(run))));
+  CHECK(whole_and_parts_right(Checkpoint(newest_checkpoint(run))));
   // Later checkpoints are set aside.
   CHECK(set_aside_later(run, 2) == 1);
   CHECK(members(*target, store) == Names{"step-2/", "step-3.aside-1/"});
-  CHECK(all_right(Checkpoint(inside(store, "step-3.aside-1"))));
+  CHECK(whole_and_parts_right(Checkpoint(inside(store, "step-3.aside-1"))));
   // One without its mark is none, and the next one removes it.
   write_checkpoint(run, 4, kMesh, kTensors, 3);
   target->remove(inside(store, "step-4/COMPLETE"));

@@ -227,4 +227,10 @@ int free_port() {
   throw std::runtime_error("no free port");
 }
 
+size_t count(std::string_view text, std::string_view part) {
+  size_t found = 0;
+  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 }  // namespace perigee::test

@@ -17,6 +17,9 @@ struct Ran {
   std::string err;
 };
 
+// Returns how often the part stands in the text.
+size_t count(std::string_view text, std::string_view part);
+
 struct How {
   std::map<std::string, std::string> environment;  // added to the test's own
   std::string folder;                              // working directory; "": the repository

@@ -28,13 +28,6 @@ int count_ops(const graph::Graph& graph, const std::string& op, DType type) {
   return n;
 }
 
-Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {}) {
-  SyntheticTraces traces;
-  auto program = compile::compile(graph, plan, spec, 0, traces);
-  verify(program);
-  return program;
-}
-
 }  // namespace
 
 TEST_CASE("products compute in the low precision, sums in float32, and each weight is cast once") {

@@ -11,13 +11,6 @@ using Catch::Contains;
 
 namespace {
 
-Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {}) {
-  SyntheticTraces traces;
-  auto program = compile::compile(graph, plan, spec, 0, traces);
-  verify(program);
-  return program;
-}
-
 std::vector<std::string> names(const Program& program) {
   std::vector<std::string> list;
   for (const auto& section : program.sections) list.push_back(section.name());

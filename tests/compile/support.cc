@@ -100,6 +100,13 @@ std::optional<OpTrace> SyntheticTraces::find(const OpInstance& instance) {
   return trace;
 }
 
+Program compiled(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
+  SyntheticTraces traces;
+  auto program = compile(graph, plan, spec, 0, traces);
+  verify(program);
+  return program;
+}
+
 const Section& section(const Program& program, const std::string& name) {
   for (const auto& section : program.sections) {
     if (section.name() == name) return section;

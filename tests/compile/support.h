@@ -31,6 +31,9 @@ class SyntheticTraces : public TraceSource {
   int asked = 0;
 };
 
+// Compiles the program of rank 0 with synthetic traces, and verifies it.
+Program compiled(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec = {});
+
 // Returns the section with the name. Throws Error if there is none.
 const Section& section(const Program& program, const std::string& name);
 

@@ -23,8 +23,8 @@ plan::Plan with_units(const graph::Graph& graph, int64_t ranks, int64_t microbat
   return plan;
 }
 
-Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {},
-                 int64_t rank = 0) {
+Program compiled_units(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {},
+                       int64_t rank = 0) {
   plan::verify(plan, graph);
   SyntheticTraces traces;
   auto program = compile::compile(graph, plan, spec, rank, traces);
@@ -52,9 +52,9 @@ TEST_CASE("programs with units pass the verifier for any level, ranks and microb
                           << " of " << ranks << ", " << optimizer);
             StepSpec spec{.optimizer = optimizer, .options = {{"momentum", 0.9}}, .clip_norm = 0.5};
             spec.groups = {{{"layer.0.bias", "layer.2.bias"}, 0.0}};
-            compiled(graph, with_units(graph, ranks, microbatches, level), spec, rank);
+            compiled_units(graph, with_units(graph, ranks, microbatches, level), spec, rank);
             spec.evaluation = true;
-            compiled(graph, with_units(graph, ranks, microbatches, level), spec, rank);
+            compiled_units(graph, with_units(graph, ranks, microbatches, level), spec, rank);
           }
         }
       }
@@ -66,7 +66,7 @@ TEST_CASE("a program names the parameters of each bucket and unit in transit") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   const auto all = [&](plan::Plan plan, bool gradients) {
     std::multiset<std::string> names;
-    const auto program = compiled(graph, plan, {.clip_norm = 1.0});
+    const auto program = compiled_units(graph, plan, {.clip_norm = 1.0});
     for (const auto& [value, bucket] : bucket_names(program)) {
       if (bucket.gradients != gradients) continue;
       names.insert(bucket.parameters.begin(), bucket.parameters.end());
@@ -95,7 +95,7 @@ TEST_CASE("each level has the collectives of its definition") {
   const auto counts = [&](int level, const std::string& name, bool reshard = true) {
     auto plan = with_units(graph, 4, 3, level);
     for (auto& unit : plan.units) unit.reshard_after_forward = reshard;
-    const auto program = compiled(graph, plan);
+    const auto program = compiled_units(graph, plan);
     const auto& part = section(program, name);
     return std::vector{count(part, "comm::all_gather"), count(part, "comm::reduce_scatter")};
   };
@@ -120,12 +120,12 @@ TEST_CASE("each level's summary equals the golden file") {
   for (int level : {1, 2, 3}) {
     for (int64_t microbatches : {1, 3}) {
       text += "level " + std::to_string(level) + "\n" +
-              summary(compiled(graph, with_units(graph, 4, microbatches, level)));
+              summary(compiled_units(graph, with_units(graph, 4, microbatches, level)));
     }
   }
   auto kept = with_units(graph, 4, 1, 3);
   for (auto& unit : kept.units) unit.reshard_after_forward = false;
-  text += "level 3, not resharded after the forward pass\n" + summary(compiled(graph, kept));
+  text += "level 3, not resharded after the forward pass\n" + summary(compiled_units(graph, kept));
   CHECK(test::golden_difference("tests/compile/golden/units.txt", text) == "");
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("a unit is gathered as many units ahead as the plan sets") {
     plan.communication.prefetch_forward = forward;
     plan.communication.prefetch_backward = backward;
     plan.communication.prefetch_bytes = bytes;
-    const auto program = compiled(graph, plan);
+    const auto program = compiled_units(graph, plan);
     std::string order;
     for (const auto& instruction : section(program, "micro").instructions) {
       const auto number = instruction.scope.substr(instruction.scope.find('.') + 1);
@@ -159,11 +159,11 @@ TEST_CASE("persistent memory shrinks by the sharded bytes") {
   // Bytes of a layer, and of a rank's part of it with alignment.
   const int64_t layer = (kWidth * kWidth + kWidth) * 4, part = (layer / 4 + 63) / 64 * 64;
   const int64_t saved = kLayers * (layer - part);
-  const auto whole = persistent(compiled(graph, with_units(graph, 4, 1, 0)));
+  const auto whole = persistent(compiled_units(graph, with_units(graph, 4, 1, 0)));
   // adamw has two states: levels 1 and 2 shard the states, level 3 the weights too.
-  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 1))) == 2 * saved);
-  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 2))) == 2 * saved);
-  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 3))) == 3 * saved);
+  CHECK(whole - persistent(compiled_units(graph, with_units(graph, 4, 1, 1))) == 2 * saved);
+  CHECK(whole - persistent(compiled_units(graph, with_units(graph, 4, 1, 2))) == 2 * saved);
+  CHECK(whole - persistent(compiled_units(graph, with_units(graph, 4, 1, 3))) == 3 * saved);
 }
 
 TEST_CASE("both flat tensors of a unit are in reduction before the first is waited for") {
@@ -175,7 +175,7 @@ TEST_CASE("both flat tensors of a unit are in reduction before the first is wait
     plan.placements["layer." + std::to_string(k) + ".weight"] = {mesh::Placement::shard(1),
                                                                  mesh::Placement::replicate()};
   }
-  const auto program = compiled(graph, plan);
+  const auto program = compiled_units(graph, plan);
   struct Started {
     std::string unit;
     int32_t event;

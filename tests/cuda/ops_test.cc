@@ -12,10 +12,6 @@ namespace {
 
 using graph::DType;
 
-double tolerance(at::ScalarType type) {
-  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 3e-5 : 3e-2;
-}
-
 DType wide(at::ScalarType type) { return type == at::kDouble ? DType::float64 : DType::float32; }
 
 at::Tensor f64(double value) { return at::full({}, value, at::kDouble); }

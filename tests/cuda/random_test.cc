@@ -5,8 +5,6 @@
 namespace perigee::cuda {
 namespace {
 
-using Kind = exec::Distribution::Kind;
-
 // Blocks: whole, sharded in one dim, sharded in all dims, and of later microbatches.
 struct Block {
   std::vector<int64_t> local, global, begin;
@@ -53,18 +51,19 @@ void compare(const Block& block, const exec::Distribution& distribution) {
 TEST_CASE("the device's random numbers, compiled for the host, are bit-equal to the CPU's") {
   for (const auto& block : kBlocks) {
     INFO(block.local << " of " << block.global);
-    for (const auto& distribution : {exec::Distribution{Kind::uniform, -0.3, 1.7},
-                                     {Kind::normal, 0.1, 2.5},
-                                     {Kind::exponential, 0, 0},
-                                     {Kind::bernoulli, 0.3, 0},
-                                     {Kind::integer, -3, 12}}) {
+    for (const auto& distribution :
+         {exec::Distribution{exec::Distribution::Kind::uniform, -0.3, 1.7},
+          {exec::Distribution::Kind::normal, 0.1, 2.5},
+          {exec::Distribution::Kind::exponential, 0, 0},
+          {exec::Distribution::Kind::bernoulli, 0.3, 0},
+          {exec::Distribution::Kind::integer, -3, 12}}) {
       compare<float>(block, distribution);
       compare<double>(block, distribution);
       compare<c10::BFloat16>(block, distribution);
       compare<c10::Half>(block, distribution);
     }
-    compare<int64_t>(block, {Kind::integer, -3, 1e15});
-    compare<bool>(block, {Kind::bernoulli, 0.4, 0});
+    compare<int64_t>(block, {exec::Distribution::Kind::integer, -3, 1e15});
+    compare<bool>(block, {exec::Distribution::Kind::bernoulli, 0.4, 0});
   }
 }
 
@@ -90,8 +89,8 @@ TEST_CASE("the device drops the elements that the CPU drops") {
 TEST_CASE("a thread of the device can begin at any element of a block of random numbers") {
   const Block block = kBlocks[3];
   const auto place = place_of(kStream, block_of(block));
-  const auto whole = drawn<float>(block, {Kind::uniform, 0, 1});
-  const auto drawing = drawing_of({Kind::uniform, 0, 1}, at::kFloat);
+  const auto whole = drawn<float>(block, {exec::Distribution::Kind::uniform, 0, 1});
+  const auto drawing = drawing_of({exec::Distribution::Kind::uniform, 0, 1}, at::kFloat);
   for (int64_t begin = 0; begin < place.numel; begin += 4) {
     each_random(place, begin, std::min(begin + 4, place.numel),
                 [&](int64_t i, const exec::PhiloxWords& words, int lane) {

@@ -17,8 +17,6 @@ at::Tensor shifted(const std::vector<int64_t>& shape, at::ScalarType type) {
   return at::randn({n + 1}, at::kDouble).to(type).narrow(0, 1, n).view(shape);
 }
 
-double tolerance(at::ScalarType type) { return type == at::kFloat ? 3e-5 : 3e-2; }
-
 TEST_CASE("kernels with a row per block take any number of rows and columns") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const auto dtype = dtype_of(type);

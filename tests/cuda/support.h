@@ -24,6 +24,11 @@ struct NamedDevice {
 // opened first.
 std::vector<NamedDevice> devices();
 
+// Returns the largest relative difference of results of the type.
+inline double tolerance(at::ScalarType type) {
+  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 3e-5 : 3e-2;
+}
+
 // Seeds LibTorch's random numbers on the CPU. Before, it loads the CUDA part, which must come before
 // LibTorch's own CUDA support.
 void seed(uint64_t value);

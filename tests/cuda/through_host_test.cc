@@ -5,7 +5,6 @@
 namespace perigee::exec {
 namespace {
 
-using Kind = Collective::Kind;
 using mesh::Reduce;
 
 // Returns the device of the ranks' tensors: GPU 0 if there is one.
@@ -38,40 +37,43 @@ TEST_CASE("collectives through the host equal those of the host's communicator")
     };
     const auto mine = at::arange(35, at::kFloat).view({5, 7}) + static_cast<double>(me);
     for (auto reduce : {Reduce::sum, Reduce::average, Reduce::max, Reduce::min}) {
-      same({.kind = Kind::all_reduce, .input = mine, .reduce = reduce}, {5, 7});
+      same({.kind = Collective::Kind::all_reduce, .input = mine, .reduce = reduce}, {5, 7});
     }
     for (int64_t dim : {0, 1}) {
       auto shape = mine.sizes().vec();
       const auto part = mesh::split(shape[dim], n, me);
-      same({.kind = Kind::all_gather,
+      same({.kind = Collective::Kind::all_gather,
             .input = mine.narrow(dim, part.begin, part.length),
             .dim = dim},
            shape);
       shape[dim] = part.length;
-      same({.kind = Kind::reduce_scatter, .input = mine, .dim = dim}, shape);
+      same({.kind = Collective::Kind::reduce_scatter, .input = mine, .dim = dim}, shape);
       const auto other = 1 - dim, whole = mine.size(other);
       const auto turned = mesh::split(whole, n, me);
       auto to = mine.sizes().vec();
       to[other] = turned.length;
-      same({.kind = Kind::all_to_all,
+      same({.kind = Collective::Kind::all_to_all,
             .input = mine.narrow(dim, part.begin, part.length),
             .dim = other,
             .other_dim = dim},
            to);
     }
-    same({.kind = Kind::broadcast, .input = me == n - 1 ? mine : at::Tensor(), .peer = n - 1},
+    same({.kind = Collective::Kind::broadcast,
+          .input = me == n - 1 ? mine : at::Tensor(),
+          .peer = n - 1},
          {5, 7});
     if (n > 1) {
       const auto next = (me + 1) % n, before = (me + n - 1) % n;
       const auto sent = mine.to(device);
       const auto out = at::zeros({5, 7}, sent.options());
-      const auto sending = wrapped->start({.kind = Kind::send, .input = sent, .peer = next});
-      wrapped->run({.kind = Kind::receive, .output = out, .peer = before});
+      const auto sending = wrapped->start(
+          {.kind = Collective::Kind::send, .input = sent, .peer = next});
+      wrapped->run({.kind = Collective::Kind::receive, .output = out, .peer = before});
       sending->wait();
       const auto expected = at::arange(35, at::kFloat).view({5, 7}) + static_cast<double>(before);
       if (!at::equal(out.cpu(), expected)) throw std::runtime_error("a message differs");
     }
-    wrapped->run({.kind = Kind::barrier});
+    wrapped->run({.kind = Collective::Kind::barrier});
   });
 }
 
@@ -84,7 +86,7 @@ TEST_CASE("a rank's failure ends the other ranks' waits through the host") {
                   if (direct.rank() == 1) throw std::runtime_error("out of coffee");
                   auto t = at::ones({3});
                   through->group("data", {0, 1})
-                      ->run({.kind = Kind::all_reduce, .input = t, .output = t});
+                      ->run({.kind = Collective::Kind::all_reduce, .input = t, .output = t});
                 }),
       Catch::Contains("out of coffee"));
 }

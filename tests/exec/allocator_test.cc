@@ -8,6 +8,7 @@
 #include "exec/memory/dry_run.h"
 #include "exec/tensor.h"
 #include "tests/exec/processes.h"
+#include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -22,8 +23,6 @@ struct Case {
   std::vector<graph::TensorType> operands;
   std::vector<graph::TensorType> outputs;
 };
-
-graph::TensorType f32(std::vector<int64_t> shape) { return {DType::float32, std::move(shape)}; }
 
 // Ops that allocate more than their results.
 std::vector<Case> cases() {

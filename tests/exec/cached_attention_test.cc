@@ -34,7 +34,7 @@ Tensor attend(Kernel (*kernel)(const Op&), const Tensor& q, const Tensor& k, con
               {{dtype_of(q.scalar_type()), q.sizes().vec()}})[0];
 }
 
-Tensor range(int64_t begin, int64_t end) { return at::arange(begin, end).unsqueeze(0); }
+Tensor positions(int64_t begin, int64_t end) { return at::arange(begin, end).unsqueeze(0); }
 
 double tolerance(at::ScalarType type) {
   return type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 2e-2;
@@ -59,8 +59,8 @@ TEST_CASE("cached attention of a text in pieces equals causal attention of the w
   int64_t first = 0;
   for (const int64_t count : {40, 1, 1, 28}) {
     const auto piece = [&](const Tensor& t) { return t.narrow(2, first, count); };
-    const auto out = attend(kernel, piece(q), piece(k), piece(v), range(first, first + count), slot,
-                            caches);
+    const auto out = attend(kernel, piece(q), piece(k), piece(v), positions(first, first + count),
+                            slot, caches);
     INFO("tokens from " << first);
     REQUIRE(at::allclose(out.to(at::kDouble), piece(whole).to(at::kDouble), tolerance(type),
                          tolerance(type)));
@@ -99,7 +99,7 @@ TEST_CASE("cached attention refuses a position that the cache has no room for") 
   const auto x = at::zeros({1, 2, 1, 8});
   const Caches caches(1, 2, 4, 8, at::kFloat);
   const auto slot = at::zeros({1}, at::kLong);
-  REQUIRE_THROWS_WITH(attend(cpu_kernel, x, x, x, range(4, 5), slot, caches),
+  REQUIRE_THROWS_WITH(attend(cpu_kernel, x, x, x, positions(4, 5), slot, caches),
                       Catch::Matchers::Contains("positions 0 to 3, but got 4"));
 }
 

@@ -13,7 +13,6 @@
 namespace perigee::exec {
 namespace {
 
-using Kind = Collective::Kind;
 using mesh::Reduce;
 using namespace std::chrono_literals;
 
@@ -37,7 +36,10 @@ void all_collectives(Communicator& communicator) {
     for (auto [reduce, expected] : {std::pair{Reduce::sum, at::stack(all).sum(0)},
                                     {Reduce::average, at::stack(all).mean(0)}}) {
       auto out = at::empty({5000}, all[0].options());
-      group->run({.kind = Kind::all_reduce, .input = all[me], .output = out, .reduce = reduce});
+      group->run({.kind = Collective::Kind::all_reduce,
+                  .input = all[me],
+                  .output = out,
+                  .reduce = reduce});
       must(at::allclose(out, expected), "all_reduce of complex numbers");
     }
   }
@@ -51,11 +53,16 @@ void all_collectives(Communicator& communicator) {
                                       {Reduce::min, stack.amin(0)},
                                       {Reduce::average, stack.mean(0)}}) {
         auto out = at::empty({size}, all[0].options());
-        group->run({.kind = Kind::all_reduce, .input = all[me], .output = out, .reduce = reduce});
+        group->run({.kind = Collective::Kind::all_reduce,
+                    .input = all[me],
+                    .output = out,
+                    .reduce = reduce});
         must(at::equal(out, expected.to(type)), "all_reduce");
         auto in_place = all[me].clone();
-        group->run(
-            {.kind = Kind::all_reduce, .input = in_place, .output = in_place, .reduce = reduce});
+        group->run({.kind = Collective::Kind::all_reduce,
+                    .input = in_place,
+                    .output = in_place,
+                    .reduce = reduce});
         must(at::equal(in_place, out), "all_reduce in place");
       }
     }
@@ -66,10 +73,14 @@ void all_collectives(Communicator& communicator) {
       const auto mine = mesh::split(shape[dim], n, me);
       const auto part = whole.narrow(dim, mine.begin, mine.length);
       auto gathered = at::empty(shape, whole.options());
-      group->run({.kind = Kind::all_gather, .input = part, .output = gathered, .dim = dim});
+      group->run(
+          {.kind = Collective::Kind::all_gather, .input = part, .output = gathered, .dim = dim});
       must(at::equal(gathered, whole), "all_gather");
       auto scattered = at::empty(part.sizes(), whole.options());
-      group->run({.kind = Kind::reduce_scatter, .input = whole, .output = scattered, .dim = dim});
+      group->run({.kind = Collective::Kind::reduce_scatter,
+                  .input = whole,
+                  .output = scattered,
+                  .dim = dim});
       must(at::equal(scattered, part * n), "reduce_scatter");
       for (int64_t other : {0, 1, 2}) {
         if (other == dim) continue;
@@ -77,7 +88,7 @@ void all_collectives(Communicator& communicator) {
         const auto to = mesh::split(shape[other], n, me);
         auto exchanged = at::empty(whole.narrow(other, to.begin, to.length).sizes(),
                                    whole.options());
-        group->run({.kind = Kind::all_to_all,
+        group->run({.kind = Collective::Kind::all_to_all,
                     .input = part.contiguous(),
                     .output = exchanged,
                     .dim = other,
@@ -87,7 +98,7 @@ void all_collectives(Communicator& communicator) {
     }
     auto out = at::empty(shape, whole.options());
     const int64_t root = n - 1;
-    group->run({.kind = Kind::broadcast,
+    group->run({.kind = Collective::Kind::broadcast,
                 .input = me == root ? whole : at::Tensor(),
                 .output = out,
                 .peer = root});
@@ -96,15 +107,16 @@ void all_collectives(Communicator& communicator) {
   // A ring of messages, each rank sending before it receives.
   auto received = at::empty({3000});
   const auto sent = operand_of(me, {3000}, at::kFloat);
-  const auto sending = group->start({.kind = Kind::send, .input = sent, .peer = (me + 1) % n});
+  const auto sending = group->start(
+      {.kind = Collective::Kind::send, .input = sent, .peer = (me + 1) % n});
   const auto receiving = group->start(
-      {.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
+      {.kind = Collective::Kind::receive, .output = received, .peer = (me + n - 1) % n});
   sending->wait();
   receiving->wait();
   must(at::equal(received, operand_of((me + n - 1) % n, {3000}, at::kFloat)), "message");
   // Labels are counted in integers and float64 scalars.
   auto count = at::full({}, me + 1, at::kLong);
-  group->run({.kind = Kind::all_reduce, .input = count, .output = count});
+  group->run({.kind = Collective::Kind::all_reduce, .input = count, .output = count});
   must(count.item<int64_t>() == n * (n + 1) / 2, "integers");
   // Several collectives in flight on two groups.
   const auto second = communicator.group("tensor", range(n));
@@ -112,9 +124,10 @@ void all_collectives(Communicator& communicator) {
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 10; ++i) {
     tensors.push_back(at::full({1000}, static_cast<double>(me + i)));
-    works.push_back(
-        (i % 2 ? group : second)
-            ->start({.kind = Kind::all_reduce, .input = tensors.back(), .output = tensors.back()}));
+    works.push_back((i % 2 ? group : second)
+                        ->start({.kind = Collective::Kind::all_reduce,
+                                 .input = tensors.back(),
+                                 .output = tensors.back()}));
   }
   for (int i = 9; i >= 0; --i) {
     works[i]->wait();
@@ -159,7 +172,7 @@ TEST_CASE("sums of threads are bit-equal from run to run and on all ranks") {
     run_ranks(4, [&](Communicator& c) {
       auto out = at::empty({100000});
       c.group("data", range(4))
-          ->run({.kind = Kind::all_reduce, .input = data[c.rank()], .output = out});
+          ->run({.kind = Collective::Kind::all_reduce, .input = data[c.rank()], .output = out});
       results[c.rank()] = out;
     });
     if (round == 0) first = results[0];
@@ -172,11 +185,12 @@ TEST_CASE("a group of one rank is the identity") {
   const auto group = communicator->group("data", {0});
   const auto x = at::randn({3, 4});
   auto out = at::empty({3, 4});
-  for (auto kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter, Kind::broadcast}) {
+  for (auto kind : {Collective::Kind::all_reduce, Collective::Kind::all_gather,
+                    Collective::Kind::reduce_scatter, Collective::Kind::broadcast}) {
     group->run({.kind = kind, .input = x, .output = out.zero_()});
     REQUIRE(at::equal(out, x));
   }
-  REQUIRE_THROWS_WITH(group->run({.kind = Kind::send, .input = x}),
+  REQUIRE_THROWS_WITH(group->run({.kind = Collective::Kind::send, .input = x}),
                       Catch::Contains("another rank"));
   REQUIRE_THROWS_WITH(communicator->group("data", {1}), Catch::Contains("rank 0"));
 }
@@ -185,7 +199,7 @@ TEST_CASE("a rank that throws ends the waits of the others") {
   const auto body = [](Communicator& c) {
     if (c.rank() == 2) throw std::runtime_error("the disk is full");
     auto x = at::ones({10});
-    c.group("data", range(3))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    c.group("data", range(3))->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
   };
   REQUIRE_THROWS_WITH(run_ranks(3, body, {.timeout = 30s}), Catch::Contains("the disk is full"));
 }
@@ -194,7 +208,7 @@ TEST_CASE("a rank that misses the time-out is named with its group") {
   const auto body = [](Communicator& c) {
     if (c.rank() == 1) return;
     auto x = at::ones({10});
-    c.group("data", range(2))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    c.group("data", range(2))->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
   };
   REQUIRE_THROWS_WITH(
       run_ranks(2, body, {.timeout = 200ms}),
@@ -204,16 +218,16 @@ TEST_CASE("a rank that misses the time-out is named with its group") {
 TEST_CASE("ranks that start different collectives fail with both names") {
   const auto body = [](Communicator& c) {
     auto x = at::ones({c.rank() == 0 ? 10 : 11});
-    c.group("data", range(2))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    c.group("data", range(2))->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
   };
   REQUIRE_THROWS_WITH(run_ranks(2, body, {.timeout = 30s}), Catch::Contains("same collective"));
   REQUIRE_THROWS_WITH(
-      run_ranks(
-          2,
-          [](Communicator& c) {
-            auto x = at::ones({10});
-            c.group("data", range(2))->run({.kind = Kind::all_gather, .input = x, .output = x});
-          }),
+      run_ranks(2,
+                [](Communicator& c) {
+                  auto x = at::ones({10});
+                  c.group("data", range(2))
+                      ->run({.kind = Collective::Kind::all_gather, .input = x, .output = x});
+                }),
       Catch::Contains("all_gather over data") && Catch::Contains("Float[10]"));
 }
 
@@ -224,9 +238,9 @@ TEST_CASE(
       [](Communicator& c) {
         auto x = at::ones({10});
         const auto group = c.group("data", range(2));
-        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+        group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
         if (c.rank() == 1) throw std::runtime_error("the disk is full");
-        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+        group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
       },
       5s, Carrier::gloo);
   REQUIRE_THAT(failing[0], Catch::Contains("rank 0: all_reduce over data") &&
@@ -237,7 +251,7 @@ TEST_CASE(
         auto x = at::ones({10});
         const auto group = c.group("data", range(2));
         if (c.rank() == 1) usleep(2500000);
-        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+        group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
       },
       1s, Carrier::gloo);
   REQUIRE_THAT(silent[0], Catch::Contains("rank 0: all_reduce over data (ranks 0,1)"));
@@ -252,7 +266,8 @@ TEST_CASE("groups of one process may start their first collectives at the same t
         groups.push_back(communicator.group("g" + std::to_string(16 * round + i), {0, 1}));
       }
       std::vector<std::shared_ptr<Work>> works;
-      for (const auto& group : groups) works.push_back(group->start({.kind = Kind::barrier}));
+      for (const auto& group : groups)
+        works.push_back(group->start({.kind = Collective::Kind::barrier}));
       for (const auto& work : works) work->wait();
     }
   };
@@ -281,27 +296,29 @@ TEST_CASE("an echo returns the rank's own operand and waits for no other rank") 
     group->start_flat(transfer)->wait();
     return transfer.output;
   };
-  CHECK(at::equal(run({.kind = Kind::all_reduce, .input = of({1, 2}), .output = nothing(2)}),
-                  of({1, 2})));
+  CHECK(at::equal(
+      run({.kind = Collective::Kind::all_reduce, .input = of({1, 2}), .output = nothing(2)}),
+      of({1, 2})));
   // Of uneven parts, the smaller of both lengths is copied.
-  CHECK(at::equal(run({.kind = Kind::all_gather,
+  CHECK(at::equal(run({.kind = Collective::Kind::all_gather,
                        .input = of({1, 2}),
                        .output = nothing(6),
                        .output_counts = {3, 2, 1}}),
                   of({1, 2, 0, 1, 2, 1})));
-  CHECK(at::equal(run({.kind = Kind::reduce_scatter,
+  CHECK(at::equal(run({.kind = Collective::Kind::reduce_scatter,
                        .input = of({1, 2, 3, 4}),
                        .output = nothing(2),
                        .input_counts = {1, 2, 1}}),
                   of({2, 3})));
-  CHECK(at::equal(run({.kind = Kind::all_to_all,
+  CHECK(at::equal(run({.kind = Collective::Kind::all_to_all,
                        .input = of({1, 2, 3, 4}),
                        .output = nothing(4),
                        .input_counts = {1, 2, 1},
                        .output_counts = {2, 2, 0}}),
                   of({1, 0, 2, 3})));
-  CHECK(at::equal(run({.kind = Kind::receive, .output = nothing(1), .peer = 0}), nothing(1)));
-  group->run({.kind = Kind::barrier});
+  CHECK(at::equal(run({.kind = Collective::Kind::receive, .output = nothing(1), .peer = 0}),
+                  nothing(1)));
+  group->run({.kind = Collective::Kind::barrier});
 }
 
 TEST_CASE("a rank that stops before its group is connected is named in the error") {

@@ -28,7 +28,7 @@ at::Tensor numbers(std::vector<int64_t> lengths) {
   return at::stack({one, one.flip(0)});
 }
 
-struct Case {
+struct AttentionCase {
   at::ScalarType type;
   bool causal;
   int64_t groups;
@@ -36,7 +36,7 @@ struct Case {
 };
 
 // Compares the kernels with the reference; returns the reference's output.
-at::Tensor compare(const Case& c, double tolerance) {
+at::Tensor compare(const AttentionCase& c, double tolerance) {
   at::manual_seed(1);
   const int64_t s = c.documents.size(1), t = c.key_documents.size(1);
   const auto q = part(s, 4, 8, c.type), k = part(t, c.groups, 8, c.type);

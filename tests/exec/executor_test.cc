@@ -5,6 +5,7 @@
 #include "exec/memory/allocator.h"
 #include "tests/exec/builder.h"
 #include "tests/exec/processes.h"
+#include "tests/exec/support.h"
 #include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
@@ -14,9 +15,6 @@ namespace {
 using compile::Binding;
 using graph::DType;
 using Kind = Binding::Kind;
-
-graph::TensorType f64(std::vector<int64_t> shape) { return {DType::float64, std::move(shape)}; }
-graph::TensorType f32(std::vector<int64_t> shape) { return {DType::float32, std::move(shape)}; }
 
 const mesh::Mesh kOne{.axes = {{"data", 1}}};
 

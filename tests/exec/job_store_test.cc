@@ -17,13 +17,12 @@
 #include "exec/comm/job_secret.h"
 #include "tests/exec/processes.h"
 
-using namespace perigee;
-using namespace perigee::exec;
+namespace perigee::exec {
+namespace {
+
 using namespace std::chrono_literals;
 using Catch::Contains;
 using Bytes = std::vector<uint8_t>;
-
-namespace {
 
 JobStoreOptions serving(const std::string& secret = "secret") {
   const auto listener = listen_at("127.0.0.1", 0, false);
@@ -139,3 +138,5 @@ TEST_CASE("Gloo ranks rendezvous through the job's store and all-reduce") {
   });
   CHECK(errors == std::vector<std::string>{"", ""});
 }
+
+}  // namespace perigee::exec

@@ -8,8 +8,6 @@
 namespace perigee::exec {
 namespace {
 
-using Kind = Collective::Kind;
-
 // Returns a pointer to a communicator that outlives it.
 std::shared_ptr<Communicator> borrowed(Communicator& communicator) {
   return {std::shared_ptr<void>(), &communicator};
@@ -26,10 +24,11 @@ Received run_both(Communicator& communicator) {
   for (int64_t rank = 0; rank < n; ++rank) ranks.push_back(rank);
   const auto group = communicator.group("pipe", ranks);
   auto sum = at::ones({3}), received = at::full({3}, -1.0);
-  group->run({.kind = Kind::all_reduce, .input = sum, .output = sum});
-  const auto sending = group->start(
-      {.kind = Kind::send, .input = at::full({3}, static_cast<double>(me)), .peer = (me + 1) % n});
-  group->run({.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
+  group->run({.kind = Collective::Kind::all_reduce, .input = sum, .output = sum});
+  const auto sending = group->start({.kind = Collective::Kind::send,
+                                     .input = at::full({3}, static_cast<double>(me)),
+                                     .peer = (me + 1) % n});
+  group->run({.kind = Collective::Kind::receive, .output = received, .peer = (me + n - 1) % n});
   sending->wait();
   return {sum[0].item<double>(), received[0].item<double>()};
 }
@@ -61,8 +60,9 @@ TEST_CASE("a rank that fails ends the waits of both communicators") {
       const auto group = both->group("pipe", {0, 1});
       if (rank == 1) return both->abort("the disk is full");
       auto x = at::ones({3});
-      group->run(message ? Collective{.kind = Kind::receive, .output = x, .peer = 1}
-                         : Collective{.kind = Kind::all_reduce, .input = x, .output = x});
+      group->run(message
+                     ? Collective{.kind = Collective::Kind::receive, .output = x, .peer = 1}
+                     : Collective{.kind = Collective::Kind::all_reduce, .input = x, .output = x});
     };
     CHECK_THROWS_WITH(run_ranks(2, failing), Catch::Contains("the disk is full"));
   }

@@ -115,7 +115,7 @@ Overlap run(const Gpt& gpt, Communicator& communicator, const plan::Communicatio
 }
 
 const plan::Communication kBuckets = {.bucket_bytes = 64 << 10, .overlap = true};
-const plan::Communication kOne = {.bucket_bytes = 1 << 30, .overlap = true};
+const plan::Communication kOneBucket = {.bucket_bytes = 1 << 30, .overlap = true};
 const plan::Communication kAfterwards = {.bucket_bytes = 64 << 10, .overlap = false};
 
 }  // namespace
@@ -135,7 +135,7 @@ TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, on
   CHECK(buckets.ops_in_flight > 0);
   CHECK(buckets.backward > 0);
   // With one bucket, or with all of them at the end, no compute hides them.
-  const auto one = of_ranks(kOne);
+  const auto one = of_ranks(kOneBucket);
   CHECK(one.buckets == 1);
   CHECK(one.total == 0);
   const auto afterwards = of_ranks(kAfterwards);
@@ -155,7 +155,7 @@ TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, ov
         const auto buckets = run(gpt, c, kBuckets);
         must(buckets.buckets > 5, "there are several buckets");
         must(buckets.backward > 0, "they are reduced while the backward pass computes");
-        const auto one = run(gpt, c, kOne);
+        const auto one = run(gpt, c, kOneBucket);
         must(one.buckets == 1 && one.total == 0, "one bucket has nothing beside it");
         must(run(gpt, c, kAfterwards).backward == 0,
              "buckets after the backward pass do not overlap with it");

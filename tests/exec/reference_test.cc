@@ -12,8 +12,6 @@ using graph::Input;
 using graph::Output;
 using graph::ValueId;
 
-graph::TensorType f64(std::vector<int64_t> shape) { return {DType::float64, std::move(shape)}; }
-
 std::vector<at::Tensor> call(const std::string& name, const Named& tensors, const Args& args,
                              const std::vector<graph::TensorType>& types) {
   return call(reference_kernel, name, tensors, args, types);

@@ -13,7 +13,7 @@ namespace {
 using compile::Allocation;
 using Kind = compile::Binding::Kind;
 
-const mesh::Mesh kOne{.axes = {{"data", 1}}};
+const mesh::Mesh kOneDevice{.axes = {{"data", 1}}};
 constexpr int64_t kRows = 3, kColumns = 4;
 constexpr int64_t kBytes = kRows * kColumns * 8;
 const graph::TensorType kType{graph::DType::float64, {kRows, kColumns}};
@@ -217,7 +217,7 @@ Outcome run(ServingDevice::Run op, bool serves = true,
       },
       serves);
   const auto communicator = single_communicator();
-  Executor executor(b.finish(0, 1), *communicator, kOne, {.device = device});
+  Executor executor(b.finish(0, 1), *communicator, kOneDevice, {.device = device});
   for (int64_t step = 1; step <= 2; ++step) {
     executor.run({.step = step, .data = [](const std::string&, int64_t) { return kX; }});
   }

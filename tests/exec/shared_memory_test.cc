@@ -20,7 +20,6 @@
 namespace perigee::exec {
 namespace {
 
-using Kind = Collective::Kind;
 using mesh::Reduce;
 using namespace std::chrono_literals;
 
@@ -58,15 +57,19 @@ TEST_CASE("sums of every element type through shared memory are bit-equal in the
           for (int64_t r = 0; r < 3; ++r) all.push_back(operand_of(r, elements, type));
           const auto expected = at::empty_like(all[0]), out = at::empty_like(all[0]);
           reduce_elements(all, std::span(&expected, 1), reduce, 0, elements);
-          group->run(
-              {.kind = Kind::all_reduce, .input = all[c.rank()], .output = out, .reduce = reduce});
+          group->run({.kind = Collective::Kind::all_reduce,
+                      .input = all[c.rank()],
+                      .output = out,
+                      .reduce = reduce});
           must(std::memcmp(out.data_ptr(), expected.data_ptr(), out.nbytes()) == 0, "sum");
         }
       }
     }
     auto small = at::zeros({64}, at::kFloat8_e4m3fn), moved = at::ones({64}, at::kByte);
     moved = moved.view(at::kFloat8_e4m3fn);
-    group->start_flat({.kind = Kind::broadcast, .input = small, .output = moved, .peer = 2})
+    group
+        ->start_flat(
+            {.kind = Collective::Kind::broadcast, .input = small, .output = moved, .peer = 2})
         ->wait();
     must(moved.view(at::kByte).sum().item<int64_t>() == 0, "eight-bit floats");
   }));
@@ -82,13 +85,15 @@ TEST_CASE("parts of any sizes go through shared memory, empty ones among them") 
     const auto part = whole.narrow(0, begin[me], counts[me]).clone();
     auto gathered = at::zeros({200'003});
     group
-        ->start_flat(
-            {.kind = Kind::all_gather, .input = part, .output = gathered, .output_counts = counts})
+        ->start_flat({.kind = Collective::Kind::all_gather,
+                      .input = part,
+                      .output = gathered,
+                      .output_counts = counts})
         ->wait();
     must(at::equal(gathered, whole), "all_gather");
     auto scattered = at::zeros({counts[me]});
     group
-        ->start_flat({.kind = Kind::reduce_scatter,
+        ->start_flat({.kind = Collective::Kind::reduce_scatter,
                       .input = whole * (me + 1),
                       .output = scattered,
                       .input_counts = counts})
@@ -105,7 +110,7 @@ TEST_CASE("parts of any sizes go through shared memory, empty ones among them") 
     }
     auto exchanged = at::zeros({3 + 3 * me});
     group
-        ->start_flat({.kind = Kind::all_to_all,
+        ->start_flat({.kind = Collective::Kind::all_to_all,
                       .input = at::cat(inputs),
                       .output = exchanged,
                       .input_counts = sent,
@@ -126,12 +131,14 @@ TEST_CASE("a rank starts any number of collectives and messages before it waits 
       sums.push_back(at::full({100}, static_cast<double>(i + me)));
       sent.push_back(at::full({10}, static_cast<double>(i + 1000 * me)));
       received.push_back(at::zeros({10}));
+      works.push_back(group->start(
+          {.kind = Collective::Kind::all_reduce, .input = sums.back(), .output = sums.back()}));
       works.push_back(
-          group->start({.kind = Kind::all_reduce, .input = sums.back(), .output = sums.back()}));
-      works.push_back(group->start({.kind = Kind::send, .input = sent.back(), .peer = other}));
+          group->start({.kind = Collective::Kind::send, .input = sent.back(), .peer = other}));
     }
     for (int i = 0; i < kMany; ++i) {
-      works.push_back(group->start({.kind = Kind::receive, .output = received[i], .peer = other}));
+      works.push_back(
+          group->start({.kind = Collective::Kind::receive, .output = received[i], .peer = other}));
     }
     for (const auto& work : works) work->wait();
     for (int i = 0; i < kMany; ++i) {
@@ -170,7 +177,7 @@ TEST_CASE("memory that a rank has freed ends in its peers, too") {
     for (int round = 0; round < 100; ++round) {
       // Larger operands than those that are kept.
       auto x = at::full({20'000 + 40'000 * (round % 2)}, static_cast<double>(c.rank() + round));
-      group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+      group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
       must(x.eq(2 * round + 1).all().item<bool>(), "sum");
       if (round == 4) mapped = mapped_segments();
     }
@@ -204,7 +211,7 @@ TEST_CASE("a rank may free its operands after a collective that a late rank has 
     for (int round = 0; round < 300; ++round) {
       const auto segment = memory->allocate(n * 4);
       auto x = at::from_blob(segment.get(), {n}, at::kFloat).fill_(c.rank() + round);
-      group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+      group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
       must(x[n - 1].item<float>() == 2 * round + 1, "sum");
     }
   };
@@ -218,9 +225,9 @@ TEST_CASE("a killed rank is named by the others long before the time-out") {
         [victim](Communicator& c) {
           const auto group = everyone(c);
           auto x = at::ones({10});
-          group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+          group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
           if (c.rank() == victim) ::raise(SIGKILL);
-          group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+          group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
         },
         40s);  // a rank that waits as long is ended by its alarm, or says something else
     for (int64_t rank = 0; rank < 3; ++rank) {
@@ -241,14 +248,14 @@ void hold_one_memory(Communicator& c) {
   const auto group = everyone(c);
   const int64_t ranks = c.world(), part = 16'000, bytes = ranks * part * 4;
   const auto all = at::arange(ranks, at::kFloat).repeat_interleave(part);
-  group->run({.kind = Kind::barrier});
+  group->run({.kind = Collective::Kind::barrier});
   auto memory = group->one_memory(bytes);
   auto x = at::from_blob(memory.get(), {ranks * part}, at::kFloat);
   must(reinterpret_cast<uintptr_t>(memory.get()) % 64 == 0, "alignment");
   must(x.sum().item<float>() == 0, "zeros");
-  group->run({.kind = Kind::barrier});
+  group->run({.kind = Collective::Kind::barrier});
   x.narrow(0, c.rank() * part, part).fill_(c.rank());
-  group->run({.kind = Kind::barrier});
+  group->run({.kind = Collective::Kind::barrier});
   must(at::equal(x, all), "parts of all ranks");
 }
 
@@ -268,9 +275,9 @@ TEST_CASE("ranks hold one memory, of which each counts its share") {
     // Threads add up to the whole.
     run_ranks(ranks, [&](Communicator& c) {
       const auto memory = everyone(c)->one_memory(c.world() * 4096);
-      everyone(c)->run({.kind = Kind::barrier});
+      everyone(c)->run({.kind = Collective::Kind::barrier});
       must(memory_count().arenas == before + c.world() * 4096, "shares");
-      everyone(c)->run({.kind = Kind::barrier});
+      everyone(c)->run({.kind = Collective::Kind::barrier});
     });
   }
   check_no_errors(fork_ranks(
@@ -285,10 +292,10 @@ TEST_CASE("one memory outlives the rank that made it in the others, which name t
         const auto group = everyone(c);
         const auto memory = group->one_memory(3 * 4096);
         memory.get()[c.rank()] = std::byte{7};
-        group->run({.kind = Kind::barrier});
+        group->run({.kind = Collective::Kind::barrier});
         if (c.rank() == 0) ::raise(SIGKILL);
         try {
-          group->run({.kind = Kind::barrier});
+          group->run({.kind = Collective::Kind::barrier});
         } catch (const std::exception&) {
           for (int i = 0; i < 3; ++i) must(memory.get()[i] == std::byte{7}, "what it wrote");
           throw;
@@ -305,7 +312,7 @@ TEST_CASE("a rank that fails, ends early or stops is named by those that share i
       [](Communicator& c) {
         const auto group = everyone(c);
         if (c.rank() == 1) throw std::runtime_error("the disk is full");
-        group->run({.kind = Kind::barrier});
+        group->run({.kind = Collective::Kind::barrier});
       },
       40s);
   CHECK_THAT(failing[0], Catch::Contains("rank 0: barrier over data (ranks 0,1)") &&
@@ -315,7 +322,7 @@ TEST_CASE("a rank that fails, ends early or stops is named by those that share i
       [](Communicator& c) {
         const auto group = everyone(c);
         if (c.rank() == 1) usleep(2500000);
-        group->run({.kind = Kind::barrier});
+        group->run({.kind = Collective::Kind::barrier});
       },
       1s);
   CHECK_THAT(silent[0], Catch::Contains("within 1 s (cluster.timeout)") &&
@@ -325,7 +332,7 @@ TEST_CASE("a rank that fails, ends early or stops is named by those that share i
 TEST_CASE("ranks that start different collectives share the error that names both") {
   const auto sizes = fork_ranks(2, [](Communicator& c) {
     auto x = at::ones({c.rank() == 0 ? 10 : 11});
-    everyone(c)->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    everyone(c)->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
   });
   for (const auto& error : sizes) {
     CHECK_THAT(error, Catch::Contains("same collective") &&
@@ -336,7 +343,10 @@ TEST_CASE("ranks that start different collectives share the error that names bot
     const std::vector<int64_t> counts = c.rank() == 0 ? std::vector<int64_t>{4, 2}
                                                       : std::vector<int64_t>{2, 4};
     everyone(c)
-        ->start_flat({.kind = Kind::all_gather, .input = x, .output = out, .output_counts = counts})
+        ->start_flat({.kind = Collective::Kind::all_gather,
+                      .input = x,
+                      .output = out,
+                      .output_counts = counts})
         ->wait();
   });
   CHECK_THAT(parts[0], Catch::Contains("same collective") && Catch::Contains("expects"));
@@ -350,7 +360,7 @@ TEST_CASE("ranks that cannot share memory use Gloo, or say why they fail") {
   };
   const auto sum = [](Communicator& c) {
     auto x = at::full({1000}, static_cast<double>(c.rank()));
-    everyone(c)->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    everyone(c)->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
     must(x.eq(1).all().item<bool>(), "sum");
   };
   check_no_errors(fork_ranks(2, sum, 20s, Carrier::automatic, limit));
@@ -387,7 +397,7 @@ TEST_CASE("a killed job leaves nothing in the system's shared memory") {
   const auto before = listed();
   const auto errors = fork_ranks(2, [](Communicator& c) {
     auto x = at::ones({100'000});
-    everyone(c)->run({.kind = Kind::all_reduce, .input = x, .output = x});
+    everyone(c)->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
     ::raise(SIGKILL);
   });
   CHECK(errors == std::vector<std::string>(2, "ended by a signal"));

@@ -12,6 +12,13 @@ namespace perigee::exec {
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 using Args = std::vector<std::pair<std::string, graph::Arg>>;
 
+inline graph::TensorType f64(std::vector<int64_t> shape) {
+  return {graph::DType::float64, std::move(shape)};
+}
+inline graph::TensorType f32(std::vector<int64_t> shape) {
+  return {graph::DType::float32, std::move(shape)};
+}
+
 inline std::vector<at::Tensor> call(Kernel (*kernel)(const Op&), const std::string& name,
                                     const Named& tensors, const Args& args,
                                     const std::vector<graph::TensorType>& types,

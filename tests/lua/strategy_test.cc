@@ -1,31 +1,17 @@
 #include "lua/strategy.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 
 #include "base/fail.h"
 #include "lua/api.h"
 #include "methods/placed.h"
+#include "tests/lua/support_dialect.h"
 
 using namespace perigee;
+using test::Folder;
 
 namespace {
-
-namespace fs = std::filesystem;
-
-// A folder of its own, removed at the end.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("perigee-lua-" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, std::string_view text) const {
-    std::ofstream(path / name) << text;
-    return (path / name).string();
-  }
-};
 
 graph::Graph small_graph() {
   graph::Graph g;
@@ -46,7 +32,7 @@ plan::Plan plan_of(const std::string& script, methods::PlanRequest request = {.g
   return methods::make_plan(strategy.resolve({{"name", "test"}}, graph), request);
 }
 
-std::string error_of(const std::string& script) {
+std::string script_error(const std::string& script) {
   try {
     plan_of(script);
   } catch (const Error& error) {
@@ -133,7 +119,9 @@ TEST_CASE("the strategy or the job sets microbatches, not both") {
 
 TEST_CASE("mistakes in a strategy are errors at the user's line") {
   Folder folder;
-  const auto with = [&](std::string_view text) { return error_of(folder.write("s.lua", text)); };
+  const auto with = [&](std::string_view text) {
+    return script_error(folder.write("s.lua", text));
+  };
   CHECK_THAT(
       with("local m = require 'perigee.methods'\nreturn { m.grad_comm { buckt_mb = 1 } }"),
       Catch::Contains(
@@ -167,7 +155,7 @@ TEST_CASE("an error of a method is at the line that uses it") {
   Folder folder;
   const auto check = [&](const std::string& text, const std::string& wanted,
                          const std::string& area = "[strategy] ") {
-    const auto error = error_of(folder.write(
+    const auto error = script_error(folder.write(
         "s.lua",
         "local m = require 'perigee.methods'\nlocal list = { m.parallel_mode {} }\n" + text));
     INFO(error);
@@ -204,11 +192,11 @@ TEST_CASE("an error of a method is at the line that uses it") {
 TEST_CASE("an error in a user's method is at its own line, or at the line that uses the method") {
   Folder folder;
   const auto error = [&](const std::string& body) {
-    return error_of(folder.write("s.lua",
-                                 "local m = require 'perigee.methods'\n"
-                                 "local mine = m.define { name = 'mine',\n"
-                                 "  apply = function(plan) " +
-                                     body + " end }\n\nreturn { mine {} }"));
+    return script_error(folder.write("s.lua",
+                                     "local m = require 'perigee.methods'\n"
+                                     "local mine = m.define { name = 'mine',\n"
+                                     "  apply = function(plan) " +
+                                         body + " end }\n\nreturn { mine {} }"));
   };
   const auto file = (folder.path / "s.lua:").string();
   CHECK(error("error 'not so'") == "[lua] " + file + "3: not so");
@@ -262,7 +250,7 @@ TEST_CASE("a script adds a sharding rule to its plans") {
   const auto plan = plan_of(folder.write("s.lua", rule("'my::op', 'b* k+, n k+ -> b* n'")));
   CHECK(plan.rules.at("my::op") == "b* k+, n k+ -> b* n");
   const auto error = [&](const std::string& arguments) {
-    return error_of(folder.write("s.lua", rule(arguments)));
+    return script_error(folder.write("s.lua", rule(arguments)));
   };
   CHECK_THAT(error("'my::op', 'b k, n k -> b n'"),
              Catch::Contains("s.lua:3: [shard] the rule of my::op has k in every result"));
@@ -290,18 +278,21 @@ TEST_CASE("strategies are saved, loaded and compared") {
       "assert(select(2, s.load('none.json')):find('there is no file'))\n"
       "return back");
   CHECK(plan_of(path).communication.overlap == false);
-  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('../x.json', {})")),
-             Catch::Contains("below the script's folder"));
+  CHECK_THAT(
+      script_error(folder.write("t.lua", "require('perigee.strategy').save('../x.json', {})")),
+      Catch::Contains("below the script's folder"));
   for (const auto* text : {R"({"format": "perigee.strategy/1"})", R"({"format": 3})", "[1]", "{"}) {
     folder.write("broken.json", text);
-    CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('broken.json')")),
-               Catch::Contains("broken.json must hold"));
+    CHECK_THAT(
+        script_error(folder.write("t.lua", "require('perigee.strategy').load('broken.json')")),
+        Catch::Contains("broken.json must hold"));
   }
   std::filesystem::create_directory(std::filesystem::path(path).parent_path() / "taken.json");
-  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('taken.json', {})")),
-             Catch::Contains("taken.json must be written, but: Is a directory"));
+  CHECK_THAT(
+      script_error(folder.write("t.lua", "require('perigee.strategy').save('taken.json', {})")),
+      Catch::Contains("taken.json must be written, but: Is a directory"));
   folder.write("pickle.json", "\x80\x04\x95");
-  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('pickle.json')")),
+  CHECK_THAT(script_error(folder.write("t.lua", "require('perigee.strategy').load('pickle.json')")),
              Catch::Contains("t.lua:1: [strategy] ") && Catch::Contains("is a pickle"));
 }
 

@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 using graph::DType;
 
 // An embedding of 20 x 4, three blocks of a 4 x 4 weight and a bias, and a frozen head.
-graph::Graph model() {
+graph::Graph units_model() {
   graph::Graph g;
   const auto x = g.add_input(graph::Input::Kind::data, "x", {DType::float32, {8, 4}});
   g.scopes = {{"", "Net"}, {"embed", "Embedding"}, {"head", "Linear"}};
@@ -38,8 +38,8 @@ graph::Graph model() {
   return g;
 }
 
-plan::Plan plan_of(const std::string& methods, int64_t world = 4, int64_t sharing_ranks = 1) {
-  const auto g = model();
+plan::Plan units_plan_of(const std::string& methods, int64_t world = 4, int64_t sharing_ranks = 1) {
+  const auto g = units_model();
   const auto strategy = from_json(Json::parse(methods), "test");
   return make_plan(strategy, {.graph = &g,
                               .global_batch = 8,
@@ -59,9 +59,9 @@ std::string units_of(const plan::Plan& plan) {
   return text;
 }
 
-std::string why(const std::string& methods) {
+std::string units_refused(const std::string& methods) {
   try {
-    plan_of(methods);
+    units_plan_of(methods);
   } catch (const Error& error) {
     return error.what();
   }
@@ -71,34 +71,36 @@ std::string why(const std::string& methods) {
 }  // namespace
 
 TEST_CASE("a unit of fsdp is a block or the modules between blocks, and lists matrices first") {
-  CHECK(units_of(plan_of(R"(["fsdp"])")) ==
+  CHECK(units_of(units_plan_of(R"(["fsdp"])")) ==
         "rest.0: embed.weight\n"
         "blocks.0: blocks.0.weight blocks.0.bias\n"
         "blocks.1: blocks.1.weight blocks.1.bias\n"
         "blocks.2: blocks.2.weight blocks.2.bias\n"
         "rest.1 frozen: head.weight\n");
-  CHECK(units_of(plan_of(R"([["fsdp", {"atorch_wrap_cls": ["Block"]}]])")) ==
-        units_of(plan_of(R"(["fsdp"])")));
-  CHECK(units_of(plan_of(R"([["fsdp", {"match": "embed", "ignored": ["**.bias", "head.*"]}]])")) ==
+  CHECK(units_of(units_plan_of(R"([["fsdp", {"atorch_wrap_cls": ["Block"]}]])")) ==
+        units_of(units_plan_of(R"(["fsdp"])")));
+  CHECK(units_of(
+            units_plan_of(R"([["fsdp", {"match": "embed", "ignored": ["**.bias", "head.*"]}]])")) ==
         "embed: embed.weight\n"
         "rest.0: blocks.0.weight blocks.1.weight blocks.2.weight\n");
 }
 
 TEST_CASE("ATorch's names of trainable_outmost have its effect") {
-  const auto outmost = units_of(plan_of(R"([["fsdp", {"trainable_outmost": true}]])"));
-  CHECK(outmost != units_of(plan_of(R"(["fsdp"])")));
+  const auto outmost = units_of(units_plan_of(R"([["fsdp", {"trainable_outmost": true}]])"));
+  CHECK(outmost != units_of(units_plan_of(R"(["fsdp"])")));
   for (const char* name : {"wrap_trainable_outmost", "fsdp_wrap_params_outmost"}) {
     INFO(name);
-    CHECK(units_of(plan_of(R"([["fsdp", {")" + std::string(name) + R"(": true}]])")) == outmost);
+    CHECK(units_of(units_plan_of(R"([["fsdp", {")" + std::string(name) + R"(": true}]])")) ==
+          outmost);
   }
 }
 
 TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order of the backward pass") {
-  CHECK(units_of(plan_of(R"(["zero1"])")) ==
+  CHECK(units_of(units_plan_of(R"(["zero1"])")) ==
         "size.0 frozen: head.weight\n"
         "size.0: blocks.2.weight blocks.1.weight blocks.0.weight embed.weight blocks.2.bias "
         "blocks.1.bias blocks.0.bias\n");
-  const auto plan = plan_of(R"([["zero2", {"atorch_size_based_min_num_params": 40}]])");
+  const auto plan = units_plan_of(R"([["zero2", {"atorch_size_based_min_num_params": 40}]])");
   CHECK(units_of(plan) ==
         "size.0: embed.weight\n"
         "size.1: blocks.0.weight blocks.1.weight blocks.0.bias blocks.1.bias\n"
@@ -109,27 +111,27 @@ TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order of t
 }
 
 TEST_CASE("a zero axis stores units in parts, and splits the batch") {
-  const auto plan = plan_of(R"([["fsdp", {"sharding_strategy": "_HYBRID_SHARD_ZERO2"}],
+  const auto plan = units_plan_of(R"([["fsdp", {"sharding_strategy": "_HYBRID_SHARD_ZERO2"}],
                                 ["parallel_mode", [["zero", 2], ["data", 1]]]])");
   CHECK(plan.mesh.size_of("data") == 2);
   CHECK(plan.batch_axes == "data,zero");
   CHECK(plan.units[0].axes == "zero");
   CHECK_FALSE(plan.units[0].reshard_after_forward);
-  CHECK(plan_of(R"([["fsdp", {"axis": "data,zero"}],
+  CHECK(units_plan_of(R"([["fsdp", {"axis": "data,zero"}],
                     ["parallel_mode", [["zero", 2], ["data", 2]]]])")
             .units[0]
             .axes == "zero,data");
 }
 
 TEST_CASE("one rank has nothing to shard, which the plan reports") {
-  const auto plan = plan_of(R"(["fsdp"])", 1);
+  const auto plan = units_plan_of(R"(["fsdp"])", 1);
   CHECK(plan.units.empty());
   CHECK_THAT(plan::explain(plan), Contains("fsdp: axis data has one rank: there is nothing"));
 }
 
 TEST_CASE("prefetch is one unit ahead by default") {
   const auto prefetch = [](const std::string& config) {
-    const auto c = plan_of("[[\"fsdp\", " + config + "]]").communication;
+    const auto c = units_plan_of("[[\"fsdp\", " + config + "]]").communication;
     return std::vector{c.prefetch_forward, c.prefetch_backward, c.prefetch_bytes};
   };
   using Numbers = std::vector<int64_t>;
@@ -140,17 +142,17 @@ TEST_CASE("prefetch is one unit ahead by default") {
 }
 
 TEST_CASE("a method with several wrong fields reports the first and the number of the others") {
-  CHECK(why(R"([["fsdp", {"cpu_offload": "yes", "forward": 1, "prefetch_mb": 0}]])") ==
+  CHECK(units_refused(R"([["fsdp", {"cpu_offload": "yes", "forward": 1, "prefetch_mb": 0}]])") ==
         "[strategy] fsdp.cpu_offload must be true or false, but got \"yes\" (and 2 more fields of "
         "fsdp are wrong)");
-  CHECK(why(R"([["fsdp", {"cpu_offlod": true, "prefetch_mb": 0}]])") ==
+  CHECK(units_refused(R"([["fsdp", {"cpu_offlod": true, "prefetch_mb": 0}]])") ==
         "[strategy] fsdp has no field \"cpu_offlod\", did you mean \"cpu_offload\"? (and 1 more "
         "field of fsdp is wrong)");
 }
 
 TEST_CASE("ranks of one host hold one copy of the weights where each group of them is on it") {
   const auto one_copy = [](const std::string& methods, int64_t sharing_ranks) {
-    const auto plan = plan_of(methods, 4, sharing_ranks);
+    const auto plan = units_plan_of(methods, 4, sharing_ranks);
     CHECK(!plan.units.empty());
     const bool found = plan.units[0].one_copy;
     CHECK(std::ranges::any_of(plan.decisions, [](const plan::Decision& decision) {
@@ -173,37 +175,44 @@ TEST_CASE("ranks of one host hold one copy of the weights where each group of th
     CHECK(!one_copy(list(R"({"axis": "data"})", mesh), 2));
     // Weights that ranks cannot write together.
     CHECK(!one_copy(list("{}", R"(["overlap", {"step": true}], )"), 4));
-    CHECK_THAT(why(list(R"({"one_copy": true})", R"(["overlap", {"step": true}], )")),
+    CHECK_THAT(units_refused(list(R"({"one_copy": true})", R"(["overlap", {"step": true}], )")),
                Contains("one_copy must be false") && Contains("overlap.step"));
-    CHECK_THAT(why(list(R"({"one_copy": true})", R"(["half", {"dtype": "bf16"}], )")),
+    CHECK_THAT(units_refused(list(R"({"one_copy": true})", R"(["half", {"dtype": "bf16"}], )")),
                Contains("one_copy must be false") && Contains("masters"));
   }
-  CHECK_THAT(why(R"([["fsdp", {"one_copy": true}]])"), Contains("fsdp has no field \"one_copy\""));
+  CHECK_THAT(units_refused(R"([["fsdp", {"one_copy": true}]])"),
+             Contains("fsdp has no field \"one_copy\""));
 }
 
 TEST_CASE("invalid units are refused with the known names") {
-  CHECK(why(R"(["zero1", "fsdp"])") ==
+  CHECK(units_refused(R"(["zero1", "fsdp"])") ==
         "[strategy] zero1 and fsdp exclude each other, but the strategy has both: fsdp stores in "
         "parts all that zero1 does, and gradients and parameters too");
-  CHECK_THAT(why(R"(["zero2", "zero1"])"), Contains("zero1 and zero2 exclude each other"));
-  CHECK_THAT(why(R"([["fsdp", {"axis": "zero"}]])"),
+  CHECK_THAT(units_refused(R"(["zero2", "zero1"])"),
+             Contains("zero1 and zero2 exclude each other"));
+  CHECK_THAT(units_refused(R"([["fsdp", {"axis": "zero"}]])"),
              Contains("axis \"zero\" must be in parallel_mode, but the mesh has data"));
-  CHECK_THAT(why(R"([["zero1", {"axis": "dta"}]])"), Contains("did you mean \"data\""));
-  CHECK_THAT(why(R"([["fsdp", {"match": "block.*"}]])"),
+  CHECK_THAT(units_refused(R"([["zero1", {"axis": "dta"}]])"), Contains("did you mean \"data\""));
+  CHECK_THAT(units_refused(R"([["fsdp", {"match": "block.*"}]])"),
              Contains("\"block.*\" matches none") && Contains("blocks."));
-  CHECK_THAT(why(R"([["fsdp", {"atorch_wrap_cls": "Blok"}]])"), Contains("did you mean \"Block\""));
-  CHECK_THAT(why(R"([["fsdp", {"match": "embed", "atorch_size_based_min_num_params": 5}]])"),
-             Contains("by scope or by size"));
-  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "HYBRID_SHARD"}]])"),
+  CHECK_THAT(units_refused(R"([["fsdp", {"atorch_wrap_cls": "Blok"}]])"),
+             Contains("did you mean \"Block\""));
+  CHECK_THAT(
+      units_refused(R"([["fsdp", {"match": "embed", "atorch_size_based_min_num_params": 5}]])"),
+      Contains("by scope or by size"));
+  CHECK_THAT(units_refused(R"([["fsdp", {"sharding_strategy": "HYBRID_SHARD"}]])"),
              Contains("the mesh has no axis zero"));
-  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHART"}]])"),
+  CHECK_THAT(units_refused(R"([["fsdp", {"sharding_strategy": "FULL_SHART"}]])"),
              Contains("did you mean \"FULL_SHARD\""));
-  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHARD",
+  CHECK_THAT(units_refused(R"([["fsdp", {"sharding_strategy": "FULL_SHARD",
                                "reshard_after_forward": false}]])"),
              Contains("leave one of them out"));
-  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": "yes"}]])"), Contains("must be true or false"));
-  CHECK_THAT(why(R"([["fsdp", {"prefetch_mb": 0}]])"), Contains("prefetch_mb must be above 0"));
-  CHECK_THAT(why(R"([["fsdp", {"backward_prefetch": "BACKWARD"}]])"), Contains("BACKWARD_PRE"));
+  CHECK_THAT(units_refused(R"([["fsdp", {"cpu_offload": "yes"}]])"),
+             Contains("must be true or false"));
+  CHECK_THAT(units_refused(R"([["fsdp", {"prefetch_mb": 0}]])"),
+             Contains("prefetch_mb must be above 0"));
+  CHECK_THAT(units_refused(R"([["fsdp", {"backward_prefetch": "BACKWARD"}]])"),
+             Contains("BACKWARD_PRE"));
 }
 
 }  // namespace perigee::methods

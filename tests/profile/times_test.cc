@@ -13,9 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Folder {
+struct TimesFolder {
   fs::path path = fs::temp_directory_path() / ("perigee-times-" + std::to_string(::getpid()));
-  ~Folder() { fs::remove_all(path); }
+  ~TimesFolder() { fs::remove_all(path); }
 };
 
 }  // namespace
@@ -38,7 +38,7 @@ TEST_CASE("a mean counts occasional slow samples") {
 
 TEST_CASE(
     "an op's time is the one measured with the same number of ranks, else the nearest number") {
-  Folder folder;
+  TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase one(database, "cpu"), two(database, "cpu", 2), four(database, "cpu", 4);
   two.put("mm", {0.5, 0, 1});
@@ -72,7 +72,7 @@ TEST_CASE("a collective's line is fitted to small sizes as well as large ones") 
 }
 
 TEST_CASE("collectives of two carriers have times of their own") {
-  Folder folder;
+  TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   const auto all_reduce = cost::CollectiveKind::all_reduce;
   TimeDatabase usual(database, "cpu", 2), gloo(database, "cpu", 2, "gloo");
@@ -92,7 +92,7 @@ TEST_CASE("collectives of one size give no time for other sizes") {
       CHECK(fit({{bytes, {seconds, 0.01 * seconds, 9}}}).per_byte == 0);
     }
   }
-  Folder folder;
+  TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase times(database, "this");
   const auto all_reduce = cost::CollectiveKind::all_reduce;
@@ -112,7 +112,7 @@ TEST_CASE("collectives of one size give no time for other sizes") {
 }
 
 TEST_CASE("times are stored by device, exported and imported") {
-  Folder folder;
+  TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase times(database, "this");
   CHECK_FALSE(times.op("mm"));
@@ -142,7 +142,7 @@ TEST_CASE("times are stored by device, exported and imported") {
 }
 
 TEST_CASE("an unknown field or an invalid cost is an error that names it") {
-  Folder folder;
+  TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   const auto why = [&](const std::string& kind, const std::string& value) -> std::string {
     const auto text = fmt::format(

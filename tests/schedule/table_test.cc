@@ -13,14 +13,14 @@ using schedule::PipelineTimes;
 
 namespace {
 
-struct Costs {
+struct StageCosts {
   double forward, backward, weights;  // seconds of a stage
 };
 
-const std::vector<Costs> kCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 2, 1}, {2, 1, 1}};
+const std::vector<StageCosts> kStageCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 2, 1}, {2, 1, 1}};
 
 ScheduleOptions options_of(const Description& schedule, int stages, int microbatches, int chunks,
-                           Costs costs = {1, 1, 1}) {
+                           StageCosts costs = {1, 1, 1}) {
   ScheduleOptions options{.name = schedule.name, .stages = stages, .microbatches = microbatches};
   options.chunks = chunks;
   options.forward = costs.forward;
@@ -72,7 +72,7 @@ void each(F f) {
 TEST_CASE(
     "each closed-form bubble equals the built schedule's, or is a lower bound of a searched one") {
   each([](const Description& schedule, int stages, int microbatches, int chunks) {
-    for (const auto& costs : kCosts) {
+    for (const auto& costs : kStageCosts) {
       const auto options = options_of(schedule, stages, microbatches, chunks, costs);
       const double closed = closed_form(schedule, options), built = built_bubble(options);
       if (schedule.searched) {

@@ -15,7 +15,8 @@ using search::PartTimes;
 
 namespace {
 
-Choice pipeline(const std::string& schedule, int64_t stages, int64_t chunks, int64_t microbatches) {
+Choice rounds_pipeline(const std::string& schedule, int64_t stages, int64_t chunks,
+                       int64_t microbatches) {
   return {.pipe = stages, .microbatches = microbatches, .schedule = schedule, .chunks = chunks};
 }
 
@@ -31,7 +32,7 @@ TEST_CASE("steps of identical parts take the time of their schedule") {
           // Messages that passes hide, and longer ones, whose waits do not repeat in each round.
           for (const double transfer : {0.0, 0.2, 4.0}) {
             if (transfer > 1 && microbatches > 3 * stages) continue;
-            const auto choice = pipeline(name, stages, chunks, microbatches);
+            const auto choice = rounds_pipeline(name, stages, chunks, microbatches);
             ScheduleOptions options{.name = name,
                                     .stages = int(stages),
                                     .microbatches = int(microbatches),
@@ -51,7 +52,7 @@ TEST_CASE("steps of identical parts take the time of their schedule") {
 
 TEST_CASE("a longer part delays other stages, and recomputation is hidden") {
   search::Rounds rounds;
-  const auto choice = pipeline("interleaved", 4, 4, 16);
+  const auto choice = rounds_pipeline("interleaved", 4, 4, 16);
   std::vector<PartTimes> parts(16, {1, 2, 0});
   const double homogeneous = rounds.seconds(choice, parts, 0);
   auto last = parts;
@@ -73,14 +74,14 @@ TEST_CASE("a longer part delays other stages, and recomputation is hidden") {
 TEST_CASE("in-flight microbatches of the first and the last part are counted separately") {
   search::Rounds rounds;
   // The last part's forward pass is followed by its backward pass.
-  const auto choice = pipeline("interleaved", 4, 4, 16);
+  const auto choice = rounds_pipeline("interleaved", 4, 4, 16);
   CHECK(rounds.in_flight(choice, false).first == 1);
   const auto [first, others] = rounds.in_flight(choice, true);
   // The stage runs (4 - 1) * 4 + 2 * 3 forward passes ahead, and parts share a frame.
   CHECK(first + others >= 19);
   CHECK(first <= 16);
   CHECK(others < 19);
-  const auto all = rounds.in_flight(pipeline("looped_bfs", 4, 3, 10), true);
+  const auto all = rounds.in_flight(rounds_pipeline("looped_bfs", 4, 3, 10), true);
   CHECK(all.first == 10);
   CHECK(all.second == 20);
 }

@@ -4,19 +4,17 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <set>
 
 #include "base/error.h"
+#include "base/infinity.h"
 #include "solve/bayesian/gaussian_process.h"
 
-using namespace perigee;
-using solve::Point;
+using namespace perigee::solve;
+using perigee::kInfinity;
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Step times of plans by options: precision (3), ZeRO (4), tensor ranks (4), checkpoint (2),
 // microbatches (5). Options have different weights, some interact, and the points that need the
@@ -50,7 +48,7 @@ double least_seconds() {
 }
 
 double bayesian_best(uint64_t seed, int trials) {
-  solve::Bayesian search(kOptions, seed);
+  Bayesian search(kOptions, seed);
   double best = kInfinity;
   for (int k = 0; k < trials; ++k) {
     const auto point = *search.ask();
@@ -102,7 +100,7 @@ TEST_CASE(
     "the Bayesian search evaluates each point once, also if some fail, in an order that a seed "
     "seed") {
   for (const uint64_t seed : {0, 1}) {
-    solve::Bayesian search({2, 1, 3}, seed), again({2, 1, 3}, seed);
+    Bayesian search({2, 1, 3}, seed), again({2, 1, 3}, seed);
     std::set<Point> seen;
     while (const auto point = search.ask()) {
       CHECK(again.ask() == point);
@@ -113,13 +111,13 @@ TEST_CASE(
     }
     CHECK(seen.size() == 6);
   }
-  solve::Bayesian none({}, 0);
+  Bayesian none({}, 0);
   CHECK(none.ask() == Point{});
-  CHECK_THROWS_WITH(solve::Bayesian({2, 0}, 0), Catch::Contains("at least one option"));
+  CHECK_THROWS_WITH(Bayesian({2, 0}, 0), Catch::Contains("at least one option"));
 }
 
 TEST_CASE("the Bayesian search works with more points than it can compare") {
-  solve::Bayesian search(std::vector<int>(12, 5), 3);
+  Bayesian search(std::vector<int>(12, 5), 3);
   double best = kInfinity;
   for (int k = 0; k < 40; ++k) {
     const auto point = *search.ask();
@@ -132,7 +130,7 @@ TEST_CASE("the Bayesian search works with more points than it can compare") {
 }
 
 TEST_CASE("a Gaussian process is certain at known points and uncertain far from them") {
-  const solve::GaussianProcess process({{0, 0}, {1, 0}, {0, 1}}, {-1, 0.2, 0.8});
+  const GaussianProcess process({{0, 0}, {1, 0}, {0, 1}}, {-1, 0.2, 0.8});
   CHECK(process.at({0, 0}).mean == Approx(-1).margin(0.05));
   CHECK(process.at({0, 1}).mean == Approx(0.8).margin(0.05));
   CHECK(process.at({0, 0}).deviation < 0.1 * process.at({2, 2}).deviation);

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <limits>
 
+#include "base/infinity.h"
 #include "solve/assign/model.h"
 #include "solve/assign/priced.h"
 #include "solve/assign/relaxation.h"
@@ -18,17 +18,13 @@
 
 using namespace perigee::solve;
 using namespace perigee::solve::testing;
+using perigee::kInfinity;
 
 namespace {
 
 constexpr uint64_t kSeed = 20241124;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;
 constexpr double kWork = 1e9;  // table entries: no pair is left out
-
-double uniform(Random& random, double low, double high) {
-  return std::uniform_real_distribution<double>(low, high)(random);
-}
 
 // Calls `visit` with every solution (option position per variable).
 void each_solution(const AssignModel& model, const std::function<void(std::vector<int>&)>& visit) {

@@ -8,9 +8,10 @@
 #include "solve/solve.h"
 #include "tests/solve/support.h"
 
-using namespace perigee;
 using namespace perigee::solve;
 using namespace perigee::solve::testing;
+using perigee::Error;
+using perigee::Status;
 
 namespace {
 
@@ -45,7 +46,7 @@ std::string error_at(nlohmann::json problem, const char* pointer, nlohmann::json
 }
 
 Result solved(const nlohmann::json& problem, const char* solver = "auto") {
-  return solve::solve(parse_problem(problem.dump()), {.solver = solver});
+  return solve(parse_problem(problem.dump()), {.solver = solver});
 }
 
 }  // namespace
@@ -130,11 +131,11 @@ TEST_CASE("a follower has as many options as its leader") {
 
 TEST_CASE("a problem built in code has the same checks as one that is read") {
   AssignProblem problem{.ops = {{.options = {{.time = std::nan("")}}}}};
-  CHECK_THROWS_WITH(solve::solve(problem),
+  CHECK_THROWS_WITH(solve(problem),
                     Catch::Contains("ops[0].options[0].time must be a finite number"));
-  CHECK_THROWS_WITH(solve::solve(AssignProblem{}, {.solver = "label"}),
+  CHECK_THROWS_WITH(solve(AssignProblem{}, {.solver = "label"}),
                     Catch::Contains("did you mean \"labels\""));
-  CHECK_THROWS_WITH(solve::solve(AssignProblem{}, {.time_limit = 0}),
+  CHECK_THROWS_WITH(solve(AssignProblem{}, {.time_limit = 0}),
                     Catch::Contains("time limit must be positive"));
 }
 
@@ -155,7 +156,7 @@ TEST_CASE("numbers whose sums could overflow are refused") {
 
 TEST_CASE("a problem without ops takes no time") {
   for (const char* solver : {"labels", "ilp"}) {
-    const auto result = solve::solve(AssignProblem{}, {.solver = solver});
+    const auto result = solve(AssignProblem{}, {.solver = solver});
     CHECK(result.verdict == Verdict::optimal);
     CHECK(result.time == 0);
     CHECK(result.choice.empty());
@@ -265,7 +266,7 @@ TEST_CASE("at the time limit, the result is the best choice so far with a valid 
   auto problem = random_assign(random, {.ops = 40, .options = 8, .edge_share = 2, .chain = false});
   const double limit = GENERATE(1e-6, 0.3);
   const auto start = std::chrono::steady_clock::now();
-  const auto result = solve::solve(problem, {.solver = "labels", .time_limit = limit});
+  const auto result = solve(problem, {.solver = "labels", .time_limit = limit});
   CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 20);
   CHECK(result.verdict != Verdict::infeasible);
   CHECK(result.lower_bound <= result.time);
@@ -278,13 +279,12 @@ TEST_CASE("a problem of which too little time shows nothing is neither solved no
   const auto problem = random_assign(random,
                                      {.ops = 60, .options = 12, .edge_share = 2, .chain = false});
   const Options options{.solver = "ilp", .time_limit = 1e-6};
-  const auto result = solve::solve_in_time(problem, options);
+  const auto result = solve_in_time(problem, options);
   CHECK(result.verdict == Verdict::unknown);
   CHECK(result.choice.empty());
-  CHECK_THROWS_WITH(solve::solve(problem, options),
+  CHECK_THROWS_WITH(solve(problem, options),
                     Catch::Contains("passed before a solution was found or ruled out"));
-  CHECK(solve::solve(problem, {.solver = "labels", .time_limit = 1e-6}).verdict ==
-        Verdict::feasible);
+  CHECK(solve(problem, {.solver = "labels", .time_limit = 1e-6}).verdict == Verdict::feasible);
 }
 
 TEST_CASE("a time limit holds for CBC's first relaxation, too") {
@@ -293,7 +293,7 @@ TEST_CASE("a time limit holds for CBC's first relaxation, too") {
   const auto problem = random_assign(
       random, {.ops = 96, .options = 24, .edge_share = 0.021, .same = false});
   const auto start = std::chrono::steady_clock::now();
-  const auto result = solve::solve(problem, {.solver = "auto", .time_limit = 1});
+  const auto result = solve(problem, {.solver = "auto", .time_limit = 1});
   CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 10);
   CHECK(result.verdict != Verdict::infeasible);
   CHECK(result.lower_bound <= result.time);

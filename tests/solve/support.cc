@@ -11,11 +11,13 @@
 #include "solve/evaluate.h"
 
 namespace perigee::solve::testing {
-namespace {
 
 double uniform(Random& random, double low, double high) {
   return std::uniform_real_distribution<double>(low, high)(random);
 }
+
+namespace {
+
 int integer(Random& random, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(random);
 }

@@ -34,6 +34,9 @@ struct StagesShape {
 
 using Random = std::mt19937_64;
 
+// Returns a random number from `low` to `high`.
+double uniform(Random& random, double low, double high);
+
 AssignProblem random_assign(Random& random, const AssignShape& shape);
 // Draws the shape, too; small enough for exhaustive().
 AssignProblem random_small_assign(Random& random);

@@ -226,7 +226,7 @@ void each_folder(
   }
 }
 
-size_t lines_of(const fs::path& path) {
+size_t count_lines(const fs::path& path) {
   std::ifstream in(path);
   return static_cast<size_t>(
       std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
@@ -266,8 +266,9 @@ std::vector<std::string> folder_pages(const fs::path& root) {
       });
       if (files.size() > 5 && !only_data)
         broken.push_back(fmt::format("{}: has {} files and no README.md", name, files.size()));
-    } else if (!indices.contains(name) && lines_of(page) > 10) {
-      broken.push_back(fmt::format("{}/README.md: has {} lines, at most 10", name, lines_of(page)));
+    } else if (!indices.contains(name) && count_lines(page) > 10) {
+      broken.push_back(
+          fmt::format("{}/README.md: has {} lines, at most 10", name, count_lines(page)));
     }
   });
   return broken;
@@ -280,9 +281,10 @@ std::vector<std::string> long_pages(const fs::path& root) {
       const auto most = path == root / "src/README.md"       ? 300u
                         : path == root / "runtime/README.md" ? 60u
                                                              : 250u;
-      if (is_generated(path) || lines_of(path) <= most) continue;
+      if (is_generated(path) || count_lines(path) <= most) continue;
       broken.push_back(fmt::format("{}: has {} lines, at most {}",
-                                   path.lexically_relative(root).string(), lines_of(path), most));
+                                   path.lexically_relative(root).string(), count_lines(path),
+                                   most));
     }
   }
   return broken;
@@ -302,8 +304,9 @@ std::vector<std::string> strategy_index(const fs::path& root) {
       broken.push_back("strategies/README.md: does not name " + name);
     }
   }
-  if (fs::exists(page) && lines_of(page) > 80) {
-    broken.push_back(fmt::format("strategies/README.md: has {} lines, at most 80", lines_of(page)));
+  if (fs::exists(page) && count_lines(page) > 80) {
+    broken.push_back(
+        fmt::format("strategies/README.md: has {} lines, at most 80", count_lines(page)));
   }
   return broken;
 }

@@ -7,11 +7,10 @@
 #include <cmath>
 
 using namespace perigee::train;
-using Ranks = std::vector<std::vector<ResultPiece>>;
 
 namespace {
 
-Ranks two_ranks(double last) {
+std::vector<std::vector<ResultPiece>> two_ranks(double last) {
   const auto values = [](double a, double b) { return at::tensor({a, b}, at::kDouble); };
   return {{{"loss", values(1, 1), {}}, {"gradient:fc.weight", values(0.25, 0.5), {{0, 2}}}},
           {{"gradient:fc.weight", values(0.125, last), {{2, 4}}}}};

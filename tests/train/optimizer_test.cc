@@ -19,13 +19,13 @@ namespace {
 using Weights = std::map<std::string, at::Tensor>;
 
 // A linear model in float64 whose first weights are drawn once.
-struct Setup {
+struct OptimizerSetup {
   Job job;
   std::shared_ptr<torch::nn::Module> module;
   Forward forward;
   Batch batch;
 
-  explicit Setup(const std::string& more) {
+  explicit OptimizerSetup(const std::string& more) {
     job = Job::parse(
         "[model]\nkind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3\nloss = 'mse'\n"
         "dtype = 'float64'\n" +
@@ -79,8 +79,8 @@ struct RecordingSource : DataSource {
 TEST_CASE("frozen parameters keep their values, all others change") {
   for (const std::string optimizer : {"sgd", "adam", "adamw", "lion"}) {
     INFO(optimizer);
-    const Setup setup("frozen = ['blocks.*.weight', 'head.bias']\n" + kPlain +
-                      "[optimizer]\nname = '" + optimizer + "'\nweight_decay = 0.1\n");
+    const OptimizerSetup setup("frozen = ['blocks.*.weight', 'head.bias']\n" + kPlain +
+                               "[optimizer]\nname = '" + optimizer + "'\nweight_decay = 0.1\n");
     const auto [before, after] = setup.run(2);
     REQUIRE(before.size() == 4);
     int frozen = 0;
@@ -96,11 +96,12 @@ TEST_CASE("frozen parameters keep their values, all others change") {
 
 TEST_CASE(
     "groups have their own learning rate and weight decay; the first matching group applies") {
-  const auto plain = Setup(kPlain + kSgd).run(1);
-  const auto grouped = Setup(kPlain + kSgd +
-                             "[[optimizer.group]]\nmatch = ['blocks.0.weight']\nlr = 0.5\n"
-                             "[[optimizer.group]]\nmatch = ['blocks.0.*']\nlr = 0.0\n"
-                             "[[optimizer.group]]\nmatch = ['head.weight']\nweight_decay = 0.25\n")
+  const auto plain = OptimizerSetup(kPlain + kSgd).run(1);
+  const auto grouped = OptimizerSetup(
+                           kPlain + kSgd +
+                           "[[optimizer.group]]\nmatch = ['blocks.0.weight']\nlr = 0.5\n"
+                           "[[optimizer.group]]\nmatch = ['blocks.0.*']\nlr = 0.0\n"
+                           "[[optimizer.group]]\nmatch = ['head.weight']\nweight_decay = 0.25\n")
                            .run(1);
   for (const auto& [name, value] : plain.first) {
     INFO(name);
@@ -122,9 +123,9 @@ TEST_CASE("every optimizer uses the scheduled weight decay of each step") {
     };
     // After the first of five steps the decay is 0.25 + (0.5 - 0.25) / 5 = 0.3.
     const auto rising =
-        Setup(keys("weight_decay = 0.5\n[weight_decay_schedule]\nstart = 0.25\n")).run(1);
-    const auto fixed = Setup(keys("weight_decay = 0.3\n")).run(1);
-    const auto end = Setup(keys("weight_decay = 0.5\n")).run(1);
+        OptimizerSetup(keys("weight_decay = 0.5\n[weight_decay_schedule]\nstart = 0.25\n")).run(1);
+    const auto fixed = OptimizerSetup(keys("weight_decay = 0.3\n")).run(1);
+    const auto end = OptimizerSetup(keys("weight_decay = 0.5\n")).run(1);
     bool apart = false;
     for (const auto& [name, value] : fixed.second) {
       INFO(name);
@@ -136,7 +137,7 @@ TEST_CASE("every optimizer uses the scheduled weight decay of each step") {
 }
 
 TEST_CASE("weights start from a file, and initialise = false requires all of them in it") {
-  const Setup setup(kPlain + kSgd);
+  const OptimizerSetup setup(kPlain + kSgd);
   const auto file = std::filesystem::temp_directory_path() /
                     ("perigee-weights-" + std::to_string(::getpid()) + ".safetensors");
   const auto write = [&](const std::set<std::string>& names) {
@@ -185,7 +186,7 @@ TEST_CASE("weights start from a file, and initialise = false requires all of the
 }
 
 TEST_CASE("a step reads every sample of its global batch once for any ranks and microbatches") {
-  Setup setup(kPlain + kSgd);
+  OptimizerSetup setup(kPlain + kSgd);
   const auto source = perigee::source(setup.module, setup.batch, setup.forward);
   for (const int64_t ranks : {1, 2, 4}) {
     for (const int64_t micro : {8, 4, 2, 1}) {
@@ -218,7 +219,7 @@ TEST_CASE("a step reads every sample of its global batch once for any ranks and 
 }
 
 TEST_CASE("validation uses the current weights without a copy") {
-  const Setup setup(
+  const OptimizerSetup setup(
       "[data]\nsynthetic = true\n[batch]\nglobal = 4\n[train]\nsteps = 5\n"
       "[lr_schedule]\nkind = 'constant'\nwarmup = 0\n[optimizer]\nlr = 0.01\n");
   auto job = setup.job;

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kFloat = 7, kBFloat16 = 13;  // of the schema
 
-json call(const std::string& op, const Inputs& inputs, const std::string& output) {
-  return node("torch.ops.aten." + op, inputs, {output});
-}
-
 json region(const std::string& device, bool enabled, const std::vector<json>& nodes,
             const std::vector<std::string>& outputs) {
   json inner{{"inputs", {tensor("x"), tensor("w"), tensor("b"), tensor("y")}},
@@ -33,7 +29,7 @@ json region(const std::string& device, bool enabled, const std::vector<json>& no
 }
 
 // A float32 model that computes "loss" in the region's nodes from x [s, 4], y [s, 2] and a layer.
-Model load(const json& region) {
+Model load_region(const json& region) {
   ArchiveMaker archive;
   archive.value("x", {-1, 4}, kFloat);
   archive.value("y", {-1, 2}, kFloat);
@@ -43,11 +39,10 @@ Model load(const json& region) {
     weight = weight.detach().to(at::kFloat).requires_grad_();
   }
   archive.nodes() = {region};
-  const Folder folder;
-  return load_exported(archive.write(folder.at("m.pt2")));
+  return load(archive);
 }
 
-Batch samples() {
+Batch float_samples() {
   return {{"x", normal({3, 4}).to(at::kFloat)}, {"y", normal({3, 2}).to(at::kFloat)}};
 }
 
@@ -104,13 +99,15 @@ TEST_CASE("ops of an enabled torch.autocast compute as LibTorch's autocast on a 
   };
   for (const auto& [name, body] : bodies) {
     INFO(name);
-    const auto model = load(region("cpu", true, body, {"loss"}));
-    check_parity(*model.module, samples(), model.forward, 1e-6);
-    const auto captured = capture(*model.module, samples(), model.forward);
+    const auto model = load_region(region("cpu", true, body, {"loss"}));
+    check_parity(*model.module, float_samples(), model.forward, 1e-6);
+    const auto captured = capture(*model.module, float_samples(), model.forward);
     CHECK(type_in(captured, "aten::addmm") == "bfloat16");
-    const auto plain = load(region("cpu", false, body, {"loss"}));
-    const double rounding =
-        (model.forward(samples()).loss - plain.forward(samples()).loss).abs().item<double>();
+    const auto plain = load_region(region("cpu", false, body, {"loss"}));
+    const double rounding = (model.forward(float_samples()).loss -
+                             plain.forward(float_samples()).loss)
+                                .abs()
+                                .item<double>();
     CHECK(rounding > 1e-5);
     CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   }
@@ -132,8 +129,8 @@ TEST_CASE("an export for CUDA follows the lists of that device") {
       mean_of("z")};
   for (const std::string device : {"cuda", "cpu"}) {
     INFO(device);
-    const auto model = load(region(device, true, body, {"loss"}));
-    const auto captured = capture(*model.module, samples(), model.forward);
+    const auto model = load_region(region(device, true, body, {"loss"}));
+    const auto captured = capture(*model.module, float_samples(), model.forward);
     const std::string wide = device == "cuda" ? "float32" : "bfloat16";
     CHECK(type_in(captured, "aten::addmm") == "bfloat16");
     for (const auto* op : {"aten::_softmax", "aten::pow.Tensor_Scalar", "aten::sum.dim_IntList"}) {
@@ -145,14 +142,14 @@ TEST_CASE("an export for CUDA follows the lists of that device") {
 
 TEST_CASE("torch.autocast for a device without known lists is refused by name") {
   CHECK_THAT(error_of([] {
-               load(region("xpu", true, {kLinear, mean_of("a")}, {"loss"}));
+               load_region(region("xpu", true, {kLinear, mean_of("a")}, {"loss"}));
              }),
              Contains("\"cpu\" or \"cuda\"") && Contains("\"xpu\""));
 }
 
 TEST_CASE("a replay leaves the caller's autocast as it was, and does not follow it") {
-  const auto model = load(region("cpu", true, {kLinear, mean_of("a")}, {"loss"}));
-  const auto batch = samples();
+  const auto model = load_region(region("cpu", true, {kLinear, mean_of("a")}, {"loss"}));
+  const auto batch = float_samples();
   const auto expected = model.forward(batch).loss;
   at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
   at::autocast::set_autocast_enabled(at::kCPU, true);

@@ -16,18 +16,12 @@ namespace {
 constexpr int64_t kSamples = 4;
 const std::string kNone = "nothing was thrown";  // error_of without an error
 
-Batch samples(int64_t count) { return {{"x", normal({count, 4})}, {"y", normal({count, 2})}}; }
-
 json ints(const std::vector<int64_t>& values) { return {{"as_ints", values}}; }
-
-json call(const std::string& op, const Inputs& inputs, const std::string& output) {
-  return node("torch.ops.aten." + op, inputs, {output});
-}
 
 // An export of 4 samples: forward(x [4, 4], y [4, 2]) with these calls between the layer's result
 // "h" [4, 2] and the loss of "z" [4, 2]. Each call has the sizes of its result.
-Model load(const std::vector<std::pair<json, std::vector<int64_t>>>& between,
-           int64_t reduction = at::Reduction::Mean, bool gives_loss = true) {
+Model load_between(const std::vector<std::pair<json, std::vector<int64_t>>>& between,
+                   int64_t reduction = at::Reduction::Mean, bool gives_loss = true) {
   ArchiveMaker archive;
   archive.value("x", {kSamples, 4});
   archive.value("y", {kSamples, 2});
@@ -43,8 +37,7 @@ Model load(const std::vector<std::pair<json, std::vector<int64_t>>>& between,
   nodes.back()["inputs"].push_back(
       json{{"name", "reduction"}, {"arg", json{{"as_int", reduction}}}, {"kind", 1}});
   if (!gives_loss) archive.results({{"h", "h"}, {"losses", "loss"}});
-  const Folder folder;
-  return load_exported(archive.write(folder.at("m.pt2")));
+  return load(archive);
 }
 
 // Returns the error of eight samples, or kNone where their loss is the mean (or sum) of the export's
@@ -68,18 +61,18 @@ std::string difference_of_twice(const Model& model, bool sum = false) {
 TEST_CASE("a fixed number of samples is replaced where samples are followed") {
   const json h = tensor("h");
   SECTION("nothing to replace, a mean and a sum") {
-    CHECK(difference_of_twice(load({})) == kNone);
-    CHECK(difference_of_twice(load({}, at::Reduction::Sum), true) == kNone);
+    CHECK(difference_of_twice(load_between({})) == kNone);
+    CHECK(difference_of_twice(load_between({}, at::Reduction::Sum), true) == kNone);
   }
   SECTION("samples merged with a dim and split again") {
-    CHECK(difference_of_twice(
-              load({{call("view.default", {{"self", h}, {"size", ints({8})}}, "a"), {8}},
-                    {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({4, 2})}}, "z"),
-                     {4, 2}}})) == kNone);
+    CHECK(difference_of_twice(load_between(
+              {{call("view.default", {{"self", h}, {"size", ints({8})}}, "a"), {8}},
+               {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({4, 2})}}, "z"),
+                {4, 2}}})) == kNone);
   }
   SECTION("a new tensor and an expanded one") {
     CHECK(
-        difference_of_twice(load(
+        difference_of_twice(load_between(
             {{call("ones.default", {{"size", ints({4, 2})}}, "a"), {4, 2}},
              {call("expand.default", {{"self", tensor("b")}, {"size", ints({4, 2})}}, "d"), {4, 2}},
              {call("mul.Tensor", {{"self", tensor("a")}, {"other", tensor("d")}}, "c"), {4, 2}},
@@ -88,7 +81,7 @@ TEST_CASE("a fixed number of samples is replaced where samples are followed") {
   SECTION("a size that is a number of the model, though it is the number of samples") {
     // [2] to [4, 2] by the model's own 4, summed over it.
     CHECK(
-        difference_of_twice(load(
+        difference_of_twice(load_between(
             {{call("expand.default", {{"self", tensor("b")}, {"size", ints({4, 2})}}, "a"), {4, 2}},
              {call("sum.dim_IntList", {{"self", tensor("a")}, {"dim", ints({0})}}, "c"), {2}},
              {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}})) == kNone);
@@ -101,7 +94,7 @@ TEST_CASE("an element of each sample is chosen by its position") {
   const auto indices = json{
       {"as_optional_tensors",
        {json{{"as_tensor", {{"name", "a"}}}}, json{{"as_tensor", {{"name", "k"}}}}}}};
-  CHECK(difference_of_twice(load(
+  CHECK(difference_of_twice(load_between(
             {{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
              {call("argmax.default", {{"self", h}, {"dim", {{"as_int", 1}}}}, "k"), {4}},
              {call("index.Tensor", {{"self", h}, {"indices", indices}}, "c"), {4}},
@@ -118,48 +111,51 @@ TEST_CASE("a fixed number of samples stays where the proof ends, which the error
                           Contains("is not proven: ") && Contains(op));
   };
   SECTION("a sum that is divided by the number of samples as a constant") {
-    error(load({{call("div.Tensor", {{"self", h}, {"other", {{"as_int", 4}}}}, "z"), {4, 2}}},
-               at::Reduction::Sum),
-          "a factor or divisor that may be their number");
+    error(
+        load_between({{call("div.Tensor", {{"self", h}, {"other", {{"as_int", 4}}}}, "z"), {4, 2}}},
+                     at::Reduction::Sum),
+        "a factor or divisor that may be their number");
   }
   SECTION("samples that are told by their position") {
-    error(
-        load({{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
-              {call("view.default", {{"self", tensor("a")}, {"size", ints({4, 1})}}, "c"), {4, 1}},
-              {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
-        "position");
+    error(load_between(
+              {{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
+               {call("view.default", {{"self", tensor("a")}, {"size", ints({4, 1})}}, "c"), {4, 1}},
+               {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+          "position");
   }
   SECTION("a reshape of a tensor without elements") {
     const Inputs none = {{"self", h},
                          {"dim", {{"as_int", 1}}},
                          {"start", {{"as_int", 0}}},
                          {"end", {{"as_int", 0}}}};
-    error(load({{call("slice.Tensor", none, "a"), {4, 0}},
-                {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({0, 3})}}, "d"),
-                 {0, 3}},
-                {call("sum.default", {{"self", tensor("d")}}, "c"), {}},
-                {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+    error(load_between(
+              {{call("slice.Tensor", none, "a"), {4, 0}},
+               {call("reshape.default", {{"self", tensor("a")}, {"shape", ints({0, 3})}}, "d"),
+                {0, 3}},
+               {call("sum.default", {{"self", tensor("d")}}, "c"), {}},
+               {call("add.Tensor", {{"self", h}, {"other", tensor("c")}}, "z"), {4, 2}}}),
           "reshape");
   }
   SECTION("no loss") {
-    const auto model = load({}, at::Reduction::Mean, false);
+    const auto model = load_between({}, at::Reduction::Mean, false);
     CHECK_THAT(error_of([&] { model.forward(samples(8)); }), Contains("gives no loss"));
   }
   SECTION("samples that are reduced to their largest") {
-    error(load({{call("amax.default",
-                      {{"self", h}, {"dim", ints({0})}, {"keepdim", {{"as_bool", true}}}}, "a"),
-                 {1, 2}},
-                {call("add.Tensor", {{"self", h}, {"other", tensor("a")}}, "z"), {4, 2}}}),
+    error(load_between(
+              {{call("amax.default",
+                     {{"self", h}, {"dim", ints({0})}, {"keepdim", {{"as_bool", true}}}}, "a"),
+                {1, 2}},
+               {call("add.Tensor", {{"self", h}, {"other", tensor("a")}}, "z"), {4, 2}}}),
           "amax");
   }
   SECTION("a sum over samples of a constant") {
-    error(
-        load({{call("ones.default", {{"size", ints({4, 2})}}, "a"), {4, 2}},
-              {call("mul.Tensor", {{"self", tensor("a")}, {"other", tensor("b")}}, "d"), {4, 2}},
-              {call("add.Tensor", {{"self", h}, {"other", tensor("d")}}, "e"), {4, 2}},
-              {call("sum.default", {{"self", tensor("a")}}, "c"), {}},
-              {call("mul.Tensor", {{"self", tensor("e")}, {"other", tensor("c")}}, "z"), {4, 2}}}),
-        "sum");
+    error(load_between(
+              {{call("ones.default", {{"size", ints({4, 2})}}, "a"), {4, 2}},
+               {call("mul.Tensor", {{"self", tensor("a")}, {"other", tensor("b")}}, "d"), {4, 2}},
+               {call("add.Tensor", {{"self", h}, {"other", tensor("d")}}, "e"), {4, 2}},
+               {call("sum.default", {{"self", tensor("a")}}, "c"), {}},
+               {call("mul.Tensor", {{"self", tensor("e")}, {"other", tensor("c")}}, "z"), {4, 2}}}),
+          "sum");
   }
 }
 

@@ -53,9 +53,9 @@ std::string first_difference(const Numbers& got, const Numbers& wanted, double t
 }
 
 // A fixture's model, and its trainings of one step on the fixture's batch.
-class Trained {
+class TrainedModel {
  public:
-  explicit Trained(const Fixture& given) : given_(given), batch_(given.batch()) {
+  explicit TrainedModel(const Fixture& given) : given_(given), batch_(given.batch()) {
     samples_ = batch_.begin()->second.size(0);
     const auto model = load_exported(given.file);
     module_ = model.module;
@@ -127,7 +127,7 @@ const std::string kPage = "runtime/exported.md";
 
 // Returns a cell of the table: whether the plan's numbers agree, if not with two microbatches then
 // with one.
-std::string cell(Trained& trained, PlanCase plan, std::string& error) {
+std::string cell(TrainedModel& trained, PlanCase plan, std::string& error) {
   error = trained.difference(plan);
   if (error.empty()) return "yes";
   if (error.find("cut into microbatches must be") == std::string::npos) return "no";
@@ -179,7 +179,7 @@ const std::vector<PlanCase>& combinations() {
 TEST_CASE("exported models under plans have one device's and PyTorch's numbers, as the page says") {
   auto page = read_text(kPage);
   for (const auto& given : fixtures()) {
-    Trained trained(given);
+    TrainedModel trained(given);
     std::vector<std::string> cells{given.computes_in()};
     for (const auto& plan : columns()) {
       std::string error;
@@ -194,7 +194,7 @@ TEST_CASE("exported models under plans have one device's and PyTorch's numbers, 
 
 TEST_CASE("graphs without repeated blocks are planned by auto_sharding and by the search") {
   for (const std::string name : {"lstm", "unet", "dlrm"}) {
-    Trained trained(fixture(name));
+    TrainedModel trained(fixture(name));
     CHECK(trained.difference({"auto_sharding",
                               R"([["parallel_mode", [["tensor", 2]]], "auto_sharding"])", 2, 1}) ==
           "");
@@ -205,7 +205,7 @@ TEST_CASE("graphs without repeated blocks are planned by auto_sharding and by th
 TEST_CASE("exported models under combined plans have one device's and PyTorch's numbers",
           "[.long]") {
   for (const auto& given : fixtures()) {
-    Trained trained(given);
+    TrainedModel trained(given);
     for (const auto& plan : combinations()) {
       std::string error;
       const auto outcome = cell(trained, plan, error);

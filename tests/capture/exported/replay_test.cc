@@ -12,17 +12,6 @@ using nlohmann::json;
 namespace perigee::test {
 namespace {
 
-Batch samples(int64_t count = 3) { return {{"x", normal({count, 4})}, {"y", normal({count, 2})}}; }
-
-Model load(const ArchiveMaker& archive) {
-  const Folder folder;
-  return load_exported(archive.write(folder.at("m.pt2")));
-}
-
-json call(const std::string& op, const Inputs& inputs, const std::string& output) {
-  return node("torch.ops.aten." + op, inputs, {output});
-}
-
 json buffer_input(const std::string& value, const std::string& name, bool persistent) {
   json spec;
   spec["buffer"]["arg"]["name"] = value;

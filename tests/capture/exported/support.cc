@@ -9,6 +9,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/capture/support.h"
+#include "tests/support/temporary_folder.h"
+
 namespace perigee::test {
 namespace {
 
@@ -138,6 +141,17 @@ std::string compare(const std::map<std::string, at::Tensor>& got, const json& ex
     }
   }
   return "";
+}
+
+Model load(const ArchiveMaker& archive) {
+  const Folder folder;
+  return load_exported(archive.write(folder.at("m.pt2")));
+}
+
+Batch samples(int64_t count) { return {{"x", normal({count, 4})}, {"y", normal({count, 2})}}; }
+
+json call(const std::string& op, const Inputs& inputs, const std::string& output) {
+  return node("torch.ops.aten." + op, inputs, {output});
 }
 
 json tensor(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }

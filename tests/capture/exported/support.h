@@ -56,11 +56,18 @@ class ArchiveMaker {
   std::string write(const std::string& path) const;
 };
 
+// Loads the archive.
+Model load(const ArchiveMaker& archive);
+// Returns a batch of the default archive.
+Batch samples(int64_t count = 3);
+
 using Inputs = std::vector<std::pair<std::string, nlohmann::json>>;
 
 // Returns a node of the graph; outputs are tensors.
 nlohmann::json node(const std::string& target, const Inputs& inputs,
                     const std::vector<std::string>& outputs, const std::string& module = "");
+// Returns a node that calls an op of ATen ("add.Tensor").
+nlohmann::json call(const std::string& op, const Inputs& inputs, const std::string& output);
 // Returns arguments.
 nlohmann::json tensor(const std::string& name);
 nlohmann::json tensors(const std::vector<std::string>& names);

@@ -16,8 +16,8 @@ namespace {
 const Time kStart{};
 
 // Hosts that register and the verdicts that they get.
-struct Hosts {
-  explicit Hosts(const MembershipOptions& options) : membership(options) {}
+struct MemberHosts {
+  explicit MemberHosts(const MembershipOptions& options) : membership(options) {}
 
   void come(const std::string& name, const Outcome& outcome = {}, int64_t node_rank = -1,
             int64_t ranks = 1) {
@@ -68,7 +68,7 @@ const MembershipOptions kElastic{.least = 1, .most = 2, .max_restarts = 1};
 }  // namespace
 
 TEST_CASE("a round has all hosts, or those that have come until the last call") {
-  Hosts both(kElastic);
+  MemberHosts both(kElastic);
   both.come("a");
   CHECK(both.decide() == "");
   both.come("b");
@@ -79,19 +79,19 @@ TEST_CASE("a round has all hosts, or those that have come until the last call") 
   CHECK_FALSE(both.verdicts["b"].again);
   CHECK(both.verdicts["b"].note == "");
 
-  Hosts one(kElastic);
+  MemberHosts one(kElastic);
   one.come("a");
   CHECK(one.after(29s) == "");
   CHECK(one.after(1s) == "a");
 
-  Hosts numbered({.least = 2, .most = 2});
+  MemberHosts numbered({.least = 2, .most = 2});
   numbered.come("b", {}, 1);
   numbered.come("a", {}, 0);
   CHECK(numbered.decide() == "ab");
 }
 
 TEST_CASE("fewer hosts than the job needs end it after the time-out with those that came") {
-  Hosts hosts({.least = 2, .most = 3});
+  MemberHosts hosts({.least = 2, .most = 3});
   hosts.come("a");
   CHECK(hosts.after(59s) == "");
   CHECK_FALSE(hosts.membership.ended());
@@ -102,7 +102,7 @@ TEST_CASE("fewer hosts than the job needs end it after the time-out with those t
 }
 
 TEST_CASE("a lost host's round ends everywhere, and the others go on after the grace") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   hosts.come("a");
   hosts.come("b");
   hosts.decide();
@@ -118,7 +118,7 @@ TEST_CASE("a lost host's round ends everywhere, and the others go on after the g
 }
 
 TEST_CASE("a host that comes back is taken in after the others have saved") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   hosts.come("a");
   hosts.after(30s);
   hosts.come("b");
@@ -133,7 +133,7 @@ TEST_CASE("a host that comes back is taken in after the others have saved") {
 }
 
 TEST_CASE("a host that other hosts had lost is taken in without a restart") {
-  Hosts hosts({.least = 1, .most = 2});
+  MemberHosts hosts({.least = 1, .most = 2});
   hosts.come("b");
   hosts.after(30s);
   hosts.come("a", failed("it stood still"));
@@ -144,7 +144,7 @@ TEST_CASE("a host that other hosts had lost is taken in without a restart") {
 }
 
 TEST_CASE("a host more than the job may have waits until one is lost") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   for (const auto* name : {"a", "b", "c"}) hosts.come(name);
   CHECK(hosts.decide() == "ab");
   CHECK(hosts.after(100s) == "");
@@ -155,7 +155,7 @@ TEST_CASE("a host more than the job may have waits until one is lost") {
 }
 
 TEST_CASE("a failure with all hosts alive is a restart, with a pause, up to the limit") {
-  Hosts hosts({.least = 2, .most = 2, .max_restarts = 2, .backoff_seconds = 4});
+  MemberHosts hosts({.least = 2, .most = 2, .max_restarts = 2, .backoff_seconds = 4});
   hosts.come("a");
   hosts.come("b");
   CHECK(hosts.decide() == "ab");
@@ -178,7 +178,7 @@ TEST_CASE("a failure with all hosts alive is a restart, with a pause, up to the 
 }
 
 TEST_CASE("an outcome that a restart cannot mend ends the job on all hosts") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   hosts.come("a");
   hosts.come("b");
   hosts.decide();
@@ -192,7 +192,7 @@ TEST_CASE("an outcome that a restart cannot mend ends the job on all hosts") {
   CHECK(
       (hosts.verdicts["b"].status == 2 && hosts.verdicts["b"].text == "host a: [job] a wrong key"));
 
-  Hosts good(kElastic);
+  MemberHosts good(kElastic);
   good.come("a");
   good.come("b");
   good.decide();
@@ -202,7 +202,7 @@ TEST_CASE("an outcome that a restart cannot mend ends the job on all hosts") {
 }
 
 TEST_CASE("a new keeper goes on with hosts that have trained before") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   hosts.come("b", failed("lost a", true));
   CHECK(hosts.after(1s) == "");
   CHECK(hosts.after(1s) == "b");
@@ -210,14 +210,14 @@ TEST_CASE("a new keeper goes on with hosts that have trained before") {
 }
 
 TEST_CASE("hosts that do not fit are refused, alone where the job trains already") {
-  Hosts hosts(kElastic);
+  MemberHosts hosts(kElastic);
   hosts.come("a");
   hosts.come("b", {}, -1, 3);
   hosts.decide();
   CHECK_THAT(hosts.verdicts["a"].text, Contains("--nproc") && Contains("b has 3"));
   CHECK(hosts.verdicts["b"].status == 2);
 
-  Hosts late(kElastic);
+  MemberHosts late(kElastic);
   late.come("a", {}, 0);
   late.after(30s);
   late.come("b", {}, -1, 3);

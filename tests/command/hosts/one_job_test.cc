@@ -13,10 +13,10 @@ using Catch::Matchers::Contains;
 namespace {
 
 // Two hosts of one job, on this one.
-class Hosts {
+class TwoTrainings {
  public:
   // `first`, `second`: further arguments of each.
-  Hosts(const TrainingJob& job, const std::string& first, const std::string& second)
+  TwoTrainings(const TrainingJob& job, const std::string& first, const std::string& second)
       : port_(std::to_string(free_port())),
         first_(words(job, 0, first), job.how()),
         second_(words(job, 1, second), job.how()) {}
@@ -37,7 +37,7 @@ class Hosts {
 // Checks that both hosts exit with status 2 and one message, and returns it. A host that only lost
 // the other would exit with status 1 at the time-out.
 std::string refused(const TrainingJob& job, const std::string& first, const std::string& second) {
-  Hosts hosts(job, first, second);
+  TwoTrainings hosts(job, first, second);
   const auto here = hosts.first().wait(), there = hosts.second().wait();
   INFO(here.err << there.err);
   CHECK(here.status == 2);
@@ -94,8 +94,8 @@ TEST_CASE("two processes of one rank are refused") {
 
 TEST_CASE("keys that may differ from host to host do not count") {
   const TrainingJob job;
-  Hosts hosts(job, "--set cluster.threads=2 --set train.progress=false",
-              "--set cluster.timeout=19");
+  TwoTrainings hosts(job, "--set cluster.threads=2 --set train.progress=false",
+                     "--set cluster.timeout=19");
   const auto here = hosts.first().wait();
   INFO(here.err);
   CHECK(here.status == 0);
@@ -105,7 +105,7 @@ TEST_CASE("keys that may differ from host to host do not count") {
 TEST_CASE("a signal to one host ends all hosts with status 1") {
   for (const bool second : {false, true}) {
     const TrainingJob job;
-    Hosts hosts(job, kLong, kLong);
+    TwoTrainings hosts(job, kLong, kLong);
     hosts.first().wait_for("step 3/");
     (second ? hosts.second() : hosts.first()).signal(SIGTERM);
     const auto here = hosts.first().wait(), there = hosts.second().wait();
@@ -121,7 +121,7 @@ TEST_CASE("only hosts that know the job's secret join") {
   const TrainingJob job;
   const auto file = "--secret-file " + job.folder().write("secret", "0123456789abcdef\n");
   {
-    Hosts hosts(job, file, "");
+    TwoTrainings hosts(job, file, "");
     const auto stranger = hosts.second().wait();
     INFO(stranger.err);
     CHECK(stranger.status == 2);
@@ -131,7 +131,7 @@ TEST_CASE("only hosts that know the job's secret join") {
     CHECK(hosts.first().wait().status == 1);
   }
   const TrainingJob trained;
-  Hosts hosts(trained, file, file);
+  TwoTrainings hosts(trained, file, file);
   const auto here = hosts.first().wait();
   INFO(here.err);
   CHECK(here.status == 0);
@@ -141,7 +141,7 @@ TEST_CASE("only hosts that know the job's secret join") {
 
 TEST_CASE("a job over several hosts without a secret warns once with the remedy") {
   const TrainingJob job;
-  Hosts hosts(job, "", "");
+  TwoTrainings hosts(job, "", "");
   const auto here = hosts.first().wait(), there = hosts.second().wait();
   INFO(here.err);
   CHECK(here.status == 0);

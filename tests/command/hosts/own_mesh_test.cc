@@ -22,12 +22,6 @@ std::string script_with(const TrainingJob& job, const std::string& mesh) {
                                 mesh + " } }\nend\n");
 }
 
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a strategy function that makes its own mesh gets as many ranks as the mesh has") {

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/command/hosts/launched_job.h"
+#include "tests/command/support.h"
 
 using namespace perigee;
 using Catch::Matchers::Contains;
@@ -23,12 +24,6 @@ int64_t variable(const char* name) {
 int64_t restarts() { return variable("TORCHELASTIC_RESTART_COUNT"); }
 
 [[noreturn]] void fail_at_disk() { throw Error(Status::failed, "test", "a bad disk"); }
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-  return found;
-}
 
 }  // namespace
 

@@ -10,7 +10,7 @@ using Catch::Contains;
 
 namespace {
 
-std::string strategy(const TrainingJob& job, const std::string& config) {
+std::string half_strategy(const TrainingJob& job, const std::string& config) {
   return job.folder().write("half.lua",
                             "local m = require \"perigee.methods\"\n"
                             "return { m.parallel_mode {}, m.half " +
@@ -64,12 +64,12 @@ TEST_CASE("checkpoints and exports of half hold the masters, or without them the
   for (const auto& [config, dtype] : {std::pair(kMasters, "F32"), std::pair(kAlone, "BF16")}) {
     INFO(config);
     const TrainingJob job;
-    job.good("train", "--nproc 2 --strategy " + strategy(job, config));
+    job.good("train", "--nproc 2 --strategy " + half_strategy(job, config));
     const auto header = job.weights().substr(8, 400);
     CHECK((header.find(std::string("\"dtype\":\"") + dtype + "\"") != header.npos));
     // A run of another precision reads it.
     const auto low = nlohmann::json::parse(
-        job.good("evaluate", "--json --strategy " + strategy(job, config)).out);
+        job.good("evaluate", "--json --strategy " + half_strategy(job, config)).out);
     const auto full = nlohmann::json::parse(job.good("evaluate", "--json").out);
     CHECK(low["val_loss"].get<double>() == Approx(full["val_loss"].get<double>()).epsilon(1e-2));
     job.good("sample", "--tokens 2");
@@ -81,7 +81,7 @@ TEST_CASE("a half run that stops and resumes is bit-equal, with masters and with
     INFO(config);
     const TrainingJob whole, parts;
     const auto more = [&](const TrainingJob& job) {
-      return "--nproc 2 --strategy " + strategy(job, config) + " --set train.steps=";
+      return "--nproc 2 --strategy " + half_strategy(job, config) + " --set train.steps=";
     };
     whole.good("train", more(whole) + "4");
     parts.good("train", more(parts) + "2");
@@ -110,7 +110,7 @@ TEST_CASE("half and amp_native combine if their types agree") {
 TEST_CASE("mistakes in half's config are errors before the run starts") {
   const TrainingJob job;
   const auto refusal = [&](const std::string& config) {
-    return job.refused("plan", "--strategy " + strategy(job, config));
+    return job.refused("plan", "--strategy " + half_strategy(job, config));
   };
   CHECK_THAT(refusal("{ masters = false }"), Contains("must be bf16, but dtype is float16"));
   CHECK_THAT(refusal("{ dtype = \"bf16\", gradients = \"fp16\" }"),

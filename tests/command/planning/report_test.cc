@@ -73,12 +73,6 @@ document.title = JSON.stringify({
   return process.wait().out;
 }
 
-size_t count(const std::string& text, const std::string& what) {
-  size_t times = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++times;
-  return times;
-}
-
 }  // namespace
 
 TEST_CASE("a report lists sharded values, and not those replicated on several stages") {

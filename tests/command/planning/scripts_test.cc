@@ -4,19 +4,12 @@
 #include <vector>
 
 #include "tests/command/planning/planned_job.h"
+#include "tests/command/support.h"
 
 using namespace perigee::test;
 using Catch::Contains;
 
-namespace {
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-  return found;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a script's output and warnings appear once, however often its function is called") {
   const Folder folder;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/command/planning/planned_job.h"
+#include "tests/command/support.h"
 
 using namespace perigee::test;
 using Catch::Contains;
@@ -17,12 +18,6 @@ std::string script(const std::string& options) {
          "  layer_option = alpa.AutoLayerOption { layer_num = 4 }, stage_option = "
          "alpa.AutoStageOption { " +
          options + " } } }\n";
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ using namespace perigee::test;
 
 namespace {
 
-const std::string kSame =
+const std::string kPartsSame =
     "--set model.dtype=float64 --set model.dropout=0.1 --set train.validate_every=4 --overwrite ";
 
 struct Numbers {
@@ -41,7 +41,7 @@ void check_equal(const Numbers& a, const Numbers& b) {
 
 TEST_CASE("sharded states, gradients and parameters train the same model in less memory") {
   const TrainingJob job;
-  job.good("train", kSame);
+  job.good("train", kPartsSame);
   const auto one = numbers(job);
   REQUIRE(one.losses.size() == 4);
   REQUIRE(one.validations.size() == 1);
@@ -49,7 +49,7 @@ TEST_CASE("sharded states, gradients and parameters train the same model in less
   for (const std::string strategy : {"zero1", "zero2", "fsdp", "hsdp"}) {
     for (const std::string more : {"--nproc 2", "--nproc 4 --set batch.micro=1"}) {
       INFO(strategy << " " << more);
-      job.good("train", kSame + more + " --strategy " + strategy);
+      job.good("train", kPartsSame + more + " --strategy " + strategy);
       check_equal(numbers(job), one);
       const auto summary = job.metrics().back()["summary"];
       CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);

@@ -18,7 +18,7 @@ namespace {
 namespace nn = torch::nn;
 using at::Tensor;
 
-constexpr int64_t kRows = 3, kSequence = 4, kWidth = 6, kClasses = 5;
+constexpr int64_t kGradientsRows = 3, kSequence = 4, kWidth = 6, kClasses = 5;
 
 // Linear layers after each other, with and without bias, on matrices and on sequences; one of them
 // is used twice.
@@ -48,8 +48,8 @@ struct Layers : nn::Module {
 
 struct Setting {
   std::shared_ptr<Layers> net = std::make_shared<Layers>();
-  Batch batch{{"tokens", at::randint(0, kClasses, {kRows, kSequence}, at::kLong)},
-              {"labels", at::randint(0, kClasses, {kRows}, at::kLong)}};
+  Batch batch{{"tokens", at::randint(0, kClasses, {kGradientsRows, kSequence}, at::kLong)},
+              {"labels", at::randint(0, kClasses, {kGradientsRows}, at::kLong)}};
 
   Tensor loss(const Batch& from) const {
     return nn::functional::cross_entropy(net->forward(from.at("tokens")), from.at("labels"));

@@ -12,7 +12,6 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 8;
 const std::string kGpt4 =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\ndropout = 0.1\n";
 constexpr const char* kLora =

@@ -13,7 +13,7 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 8, kMicrobatches = 4;
+constexpr int64_t kMicrobatches = 4;
 const std::string kDeep =
     "kind = 'gpt'\nlayers = 6\nwidth = 24\nheads = 2\nhidden = 40\nvocab = 11\ndropout = 0.1\n";
 

@@ -14,7 +14,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 16, kMicrobatches = 4;
+constexpr int64_t kDeferredRows = 16, kDeferredMicrobatches = 4;
 const std::string kTied =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\ndropout = 0.1\n";
 const std::string kUntied = kTied + "tied = false\n";
@@ -29,9 +29,9 @@ const OneDevice& one_device(const std::string& model) {
   const auto [at, added] = known.try_emplace(model);
   if (added) {
     torch::manual_seed(5);
-    at->second.given = built_in(model, kRows, kMicrobatches);
-    const auto plan = plan_of(at->second.given, strategy_on(R"(["data", 1])", "", kMicrobatches),
-                              kRows);
+    at->second.given = built_in(model, kDeferredRows, kDeferredMicrobatches);
+    const auto plan = plan_of(
+        at->second.given, strategy_on(R"(["data", 1])", "", kDeferredMicrobatches), kDeferredRows);
     at->second.outcome = train(at->second.given, plan)[0];
   }
   return at->second;
@@ -40,18 +40,18 @@ const OneDevice& one_device(const std::string& model) {
 const std::string kStages = R"(["pipe", 2])";
 
 // `deferred`: overlap's fields as data; "": no overlap.
-std::string staged(const std::string& schedule, const std::string& deferred,
-                   const std::string& more = "", const std::string& axes = kStages) {
+std::string deferred_strategy(const std::string& schedule, const std::string& deferred,
+                              const std::string& more = "", const std::string& axes = kStages) {
   auto methods = fmt::format(R"(["pipeline_parallel", {{"schedule": "{}"}}])", schedule);
   if (!deferred.empty()) methods += fmt::format(R"(, ["overlap", {{{}}}])", deferred);
-  return strategy_on(axes, methods + more, kMicrobatches);
+  return strategy_on(axes, methods + more, kDeferredMicrobatches);
 }
 
 const std::string kAll = R"("deferred_head": true)";
 std::string of_most(int count) { return fmt::format(R"("deferred_head": {})", count); }
 
-plan::Plan plan_for(const std::string& strategy, const std::string& model = kTied) {
-  auto plan = plan_of(one_device(model).given, strategy, kRows);
+plan::Plan deferred_plan(const std::string& strategy, const std::string& model = kTied) {
+  auto plan = plan_of(one_device(model).given, strategy, kDeferredRows);
   plan::verify(plan, one_device(model).given.graph);
   return plan;
 }
@@ -59,7 +59,7 @@ plan::Plan plan_for(const std::string& strategy, const std::string& model = kTie
 compile::Programs programs_of(const std::string& strategy, const std::string& model = kTied) {
   static DryRuns traces;
   at::set_num_threads(1);
-  return compile::compile_all(one_device(model).given.graph, plan_for(strategy, model),
+  return compile::compile_all(one_device(model).given.graph, deferred_plan(strategy, model),
                               {.clip_norm = 0.5}, traces);
 }
 
@@ -102,7 +102,8 @@ Simulated simulated(const std::string& strategy) {
   Seconds seconds;
   simulate::OpCosts costs(cluster, seconds);
   const auto programs = programs_of(strategy);
-  Simulated result{simulate::simulate(programs, plan_for(strategy).mesh, costs, {.runs = true})};
+  Simulated result{
+      simulate::simulate(programs, deferred_plan(strategy).mesh, costs, {.runs = true})};
   for (const auto& run : result.simulation.runs.back()) {
     if (!programs.of(1).sections[run.section].name().starts_with("backward")) continue;
     result.last_backward = std::max(result.last_backward, run.begin);
@@ -118,36 +119,42 @@ TEST_CASE("a pipeline with a deferred head trains as one device does") {
   };
   const std::string two = R"(["pipe", 2], ["data", 2])", tensor = R"(["tensor", 2], ["pipe", 2])";
   for (const auto& [strategy, model] : {
-           Case{staged("1f1b", kAll)},
-           Case{staged("1f1b", of_most(1)), kUntied},
-           Case{staged("1f1b", of_most(9))},
-           Case{staged("gpipe", of_most(2)), kUntied},
-           Case{staged("eager_1f1b", kAll)},
-           Case{staged("interleaved", of_most(3))},
-           Case{staged("looped_bfs", kAll), kUntied},
-           Case{staged("1f1b", kAll, "", R"(["pipe", 4])")},
-           Case{staged("1f1b", kAll + R"(, "accumulate": true, "receives": true)"), kUntied},
-           Case{staged("1f1b", of_most(2), R"(, ["zero1", {}])", two), kUntied},
-           Case{staged("1f1b", of_most(2), R"(, ["zero1", {}])", two)},
-           Case{staged("1f1b", of_most(2), R"(, ["zero2", {}])", two), kUntied},
-           Case{staged("1f1b", kAll, R"(, ["fsdp", {}])", two), kUntied},
-           Case{staged("1f1b", kAll, R"(, ["grad_comm", {"bucket_mb": 0.001}])", two)},
-           Case{staged("1f1b", kAll, R"(, ["grad_comm", {"overlap": false}])", two), kUntied},
-           Case{staged("1f1b", kAll, R"(, ["tensor_parallel", {}])", tensor)},
-           Case{staged("1f1b", kAll + R"(, "slices": 2)", R"(, ["tensor_parallel", {}])", tensor),
+           Case{deferred_strategy("1f1b", kAll)},
+           Case{deferred_strategy("1f1b", of_most(1)), kUntied},
+           Case{deferred_strategy("1f1b", of_most(9))},
+           Case{deferred_strategy("gpipe", of_most(2)), kUntied},
+           Case{deferred_strategy("eager_1f1b", kAll)},
+           Case{deferred_strategy("interleaved", of_most(3))},
+           Case{deferred_strategy("looped_bfs", kAll), kUntied},
+           Case{deferred_strategy("1f1b", kAll, "", R"(["pipe", 4])")},
+           Case{deferred_strategy("1f1b", kAll + R"(, "accumulate": true, "receives": true)"),
                 kUntied},
-           Case{staged("1f1b", kAll, R"(, ["tensor_parallel", {"sequence": true}])", tensor),
+           Case{deferred_strategy("1f1b", of_most(2), R"(, ["zero1", {}])", two), kUntied},
+           Case{deferred_strategy("1f1b", of_most(2), R"(, ["zero1", {}])", two)},
+           Case{deferred_strategy("1f1b", of_most(2), R"(, ["zero2", {}])", two), kUntied},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["fsdp", {}])", two), kUntied},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["grad_comm", {"bucket_mb": 0.001}])", two)},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["grad_comm", {"overlap": false}])", two),
                 kUntied},
-           Case{staged("1f1b", kAll, R"(, ["context_parallel", {}])",
-                       R"(["pipe", 2], ["context", 2])")},
-           Case{staged("1f1b", of_most(2), R"(, ["offload", {"optimizer": true}])")},
-           Case{staged("1f1b", of_most(2), R"(, ["checkpoint", ["blocks.*"]])"), kUntied},
-           Case{staged("gpipe", of_most(2),
-                       R"(, ["checkpoint", {"1": "blocks.*", "kept_microbatches": 1}])")},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["tensor_parallel", {}])", tensor)},
+           Case{deferred_strategy("1f1b", kAll + R"(, "slices": 2)", R"(, ["tensor_parallel", {}])",
+                                  tensor),
+                kUntied},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["tensor_parallel", {"sequence": true}])",
+                                  tensor),
+                kUntied},
+           Case{deferred_strategy("1f1b", kAll, R"(, ["context_parallel", {}])",
+                                  R"(["pipe", 2], ["context", 2])")},
+           Case{deferred_strategy("1f1b", of_most(2), R"(, ["offload", {"optimizer": true}])")},
+           Case{deferred_strategy("1f1b", of_most(2), R"(, ["checkpoint", ["blocks.*"]])"),
+                kUntied},
+           Case{
+               deferred_strategy("gpipe", of_most(2),
+                                 R"(, ["checkpoint", {"1": "blocks.*", "kept_microbatches": 1}])")},
        }) {
     INFO(strategy);
     const auto& one = one_device(model);
-    const auto plan = plan_for(strategy, model);
+    const auto plan = deferred_plan(strategy, model);
     CHECK((plan::parse(plan::print(plan)) == plan));
     const auto ranks = train(one.given, plan);
     CHECK(compare(one.outcome, ranks) == "");
@@ -156,11 +163,11 @@ TEST_CASE("a pipeline with a deferred head trains as one device does") {
 }
 
 TEST_CASE("deferred products run after the last stage's other sections") {
-  CHECK(order_of_last(staged("1f1b", "")) == "F0B0F1B1F2B2F3B3");
-  CHECK(order_of_last(staged("1f1b", kAll)) == "F0B0F1B1F2B2F3B3W0W1W2W3");
-  CHECK(order_of_last(staged("1f1b", of_most(1))) == "F0B0F1B1W1F2B2W2F3B3W3W0");
+  CHECK(order_of_last(deferred_strategy("1f1b", "")) == "F0B0F1B1F2B2F3B3");
+  CHECK(order_of_last(deferred_strategy("1f1b", kAll)) == "F0B0F1B1F2B2F3B3W0W1W2W3");
+  CHECK(order_of_last(deferred_strategy("1f1b", of_most(1))) == "F0B0F1B1W1F2B2W2F3B3W3W0");
   // The product and its accumulation.
-  const auto all = programs_of(staged("1f1b", kAll));
+  const auto all = programs_of(deferred_strategy("1f1b", kAll));
   CHECK_THAT(compile::summary(all.of(1)), Catch::Contains("weights.1.deferred_first x 1: 1 ops") &&
                                               Catch::Contains("weights.1.deferred x 3: 2 ops"));
   CHECK_THAT(compile::summary(all.of(0)), !Catch::Contains("weights"));
@@ -168,21 +175,23 @@ TEST_CASE("deferred products run after the last stage's other sections") {
 }
 
 TEST_CASE("each deferred microbatch takes the memory of the product's operands") {
-  const auto none = peak_of_last(staged("1f1b", "")),
-             one = peak_of_last(staged("1f1b", of_most(1))),
-             two = peak_of_last(staged("1f1b", of_most(2))),
-             three = peak_of_last(staged("1f1b", of_most(3)));
+  const auto none = peak_of_last(deferred_strategy("1f1b", "")),
+             one = peak_of_last(deferred_strategy("1f1b", of_most(1))),
+             two = peak_of_last(deferred_strategy("1f1b", of_most(2))),
+             three = peak_of_last(deferred_strategy("1f1b", of_most(3)));
   // Of 4 samples of 6 tokens: hidden states of 24 and gradients of 12 logits, of 8 bytes.
   const int64_t operands = 4 * 6 * (24 + 12) * 8;
   CHECK(none < two);
   CHECK(two - one == operands);
   CHECK(three - two == operands);
-  CHECK(peak_of_last(staged("1f1b", of_most(9))) == peak_of_last(staged("1f1b", kAll)));
+  CHECK(peak_of_last(deferred_strategy("1f1b", of_most(9))) ==
+        peak_of_last(deferred_strategy("1f1b", kAll)));
 }
 
 TEST_CASE("a step is shorter where the last stage's products are deferred") {
-  const auto plain = simulated(staged("1f1b", "")), all = simulated(staged("1f1b", kAll)),
-             half = simulated(staged("1f1b", of_most(2)));
+  const auto plain = simulated(deferred_strategy("1f1b", "")),
+             all = simulated(deferred_strategy("1f1b", kAll)),
+             half = simulated(deferred_strategy("1f1b", of_most(2)));
   CHECK(all.simulation.step_seconds < half.simulation.step_seconds);
   CHECK(half.simulation.step_seconds < plain.simulation.step_seconds);
   // The last stage, which has the most work, reaches its last backward pass earlier by the products
@@ -193,7 +202,7 @@ TEST_CASE("a step is shorter where the last stage's products are deferred") {
 }
 
 TEST_CASE("a missing deferred product, or a freed operand of one, is detected") {
-  const auto plan = plan_for(staged("1f1b", of_most(2)));
+  const auto plan = deferred_plan(deferred_strategy("1f1b", of_most(2)));
   for (const char* name : {"weights.1.deferred_first", "weights.1.deferred"}) {
     int found = 0;
     const auto forget = [&](Program& program) {
@@ -207,10 +216,10 @@ TEST_CASE("a missing deferred product, or a freed operand of one, is detected") 
     CHECK(found == 1);
   }
   // Microbatches that share a copy of the frame overwrite each other's operands.
-  auto program = programs_of(staged("1f1b", kAll)).of(1);
+  auto program = programs_of(deferred_strategy("1f1b", kAll)).of(1);
   for (size_t f = 0; f < program.frames.size(); ++f) {
     if (program.frames[f].name != "microbatch.1.deferred") continue;
-    REQUIRE(program.frames[f].copies == kMicrobatches);
+    REQUIRE(program.frames[f].copies == kDeferredMicrobatches);
     for (auto& slot : program.slots) slot[f] = std::min(slot[f], 1);
   }
   CHECK_THROWS_WITH(compile::verify(program), Catch::Contains("must be"));
@@ -227,24 +236,26 @@ TEST_CASE("a head that cannot be deferred is refused with the reason") {
     return std::string();
   };
   const auto one_stage = strategy_on(R"(["data", 1])", R"(["overlap", {"deferred_head": true}])",
-                                     kMicrobatches);
-  CHECK(why(staged("1f1b", kAll)) == "");
+                                     kDeferredMicrobatches);
+  CHECK(why(deferred_strategy("1f1b", kAll)) == "");
   CHECK_THAT(why(one_stage), Contains("requires pipeline_parallel"));
-  CHECK_THAT(why(staged("zb1p", kAll)),
+  CHECK_THAT(why(deferred_strategy("zb1p", kAll)),
              Contains("zb1p already defers all") && Contains("or use 1f1b"));
-  CHECK_THAT(why(staged("1f1b", R"("deferred_head": 0)")), Contains("above 0, but got 0"));
-  CHECK_THAT(why(staged("1f1b", R"("deferred_head": "all")")),
+  CHECK_THAT(why(deferred_strategy("1f1b", R"("deferred_head": 0)")),
+             Contains("above 0, but got 0"));
+  CHECK_THAT(why(deferred_strategy("1f1b", R"("deferred_head": "all")")),
              Contains("must be true or a number"));
-  CHECK_THAT(why(staged("1f1b", R"("head": "embed.weight")")), Contains("deferred_head = true"));
-  CHECK_THAT(why(staged("1f1b", kAll + R"(, "head": "hed.weight")"), kUntied),
+  CHECK_THAT(why(deferred_strategy("1f1b", R"("head": "embed.weight")")),
+             Contains("deferred_head = true"));
+  CHECK_THAT(why(deferred_strategy("1f1b", kAll + R"(, "head": "hed.weight")"), kUntied),
              Contains("did you mean \"head.weight\"?"));
-  CHECK_THAT(why(staged("1f1b", kAll + R"(, "head": "blocks.0.mlp.up.weight")")),
+  CHECK_THAT(why(deferred_strategy("1f1b", kAll + R"(, "head": "blocks.0.mlp.up.weight")")),
              Contains("name another parameter"));
-  CHECK_THAT(why(staged("1f1b", kAll, R"(, ["offload", ["blocks.*"]])")),
+  CHECK_THAT(why(deferred_strategy("1f1b", kAll, R"(, ["offload", ["blocks.*"]])")),
              Contains("use one of the two"));
   // A sharded head must be a unit of its own.
   const auto two = R"(["pipe", 2], ["data", 2])";
-  auto plan = plan_for(staged("1f1b", kAll, R"(, ["zero2", {}])", two), kUntied);
+  auto plan = deferred_plan(deferred_strategy("1f1b", kAll, R"(, ["zero2", {}])", two), kUntied);
   plan.overlap.deferred.push_back("norm.weight");
   CHECK_THROWS_WITH(plan::verify(plan, one_device(kUntied).given.graph),
                     Contains("a unit of their own"));

@@ -14,15 +14,15 @@ namespace {
 
 using compile::Program;
 
-constexpr int64_t kRows = 8, kMicrobatches = 4;
-const std::string kDeep =
+constexpr int64_t kDelayedMicrobatches = 4;
+const std::string kDelayedDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";
 const std::string kExperts =
     "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
     "capacity_per = 'sample'\n";
 const std::string kWeights = R"(["overlap", {"weights": true}])";
 
-std::string staged(const std::string& schedule, const std::string& more = "") {
+std::string scheduled(const std::string& schedule, const std::string& more = "") {
   return fmt::format(R"(["pipeline_parallel", {{"schedule": "{}"{}}}], )", schedule, more);
 }
 
@@ -52,29 +52,31 @@ TEST_CASE("delayed weight gradients equal those of one device") {
     CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
-  check(kDeep, R"(["data", 1])", kWeights, 1);
-  check(kDeep, R"(["data", 2])", kWeights + R"(, ["checkpoint", ["blocks.*"]])", 2);
-  check(kDeep, R"(["tensor", 2], ["data", 2])",
+  check(kDelayedDeep, R"(["data", 1])", kWeights, 1);
+  check(kDelayedDeep, R"(["data", 2])", kWeights + R"(, ["checkpoint", ["blocks.*"]])", 2);
+  check(kDelayedDeep, R"(["tensor", 2], ["data", 2])",
         R"(["tensor_parallel", {"sequence": true}], ["zero2", {}], )" + kWeights, 2);
-  check(kDeep, R"(["pipe", 2])", staged("1f1b") + kWeights, kMicrobatches);
-  check(kDeep, R"(["pipe", 2], ["data", 2])", staged("gpipe") + kWeights, kMicrobatches);
+  check(kDelayedDeep, R"(["pipe", 2])", scheduled("1f1b") + kWeights, kDelayedMicrobatches);
+  check(kDelayedDeep, R"(["pipe", 2], ["data", 2])", scheduled("gpipe") + kWeights,
+        kDelayedMicrobatches);
   const std::string parts = R"(, "chunks": 3, "starts": ["blocks.0.mlp", "blocks.1", "blocks.1.mlp",
                                                          "blocks.2", "blocks.3"])";
-  check(kDeep, R"(["pipe", 2])", staged("interleaved", parts) + kWeights, kMicrobatches);
+  check(kDelayedDeep, R"(["pipe", 2])", scheduled("interleaved", parts) + kWeights,
+        kDelayedMicrobatches);
   check(kExperts, R"(["expert", 2])",
         R"(["expert_parallel", {}], ["overlap", {"weights": true, "experts": true}])", 2);
 }
 
 TEST_CASE("a stage runs weight gradients after input gradients") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, 2);
+  const auto given = built_in(kDelayedDeep, kRows, 2);
   DryRuns traces;
   const auto order = [&](const std::string& axes, const std::string& methods, int64_t rank) {
     const auto plan = plan_of(given, strategy_on(axes, methods, 2), kRows);
     return order_of(compile::compile(given.graph, plan, {}, rank, traces));
   };
   CHECK(order(R"(["data", 1])", kWeights, 0) == "F0 B0 W0 F1 B1 W1");
-  CHECK(order(R"(["pipe", 2])", staged("1f1b") + kWeights, 0) == "F0 F1 B0 W0 B1 W1");
+  CHECK(order(R"(["pipe", 2])", scheduled("1f1b") + kWeights, 0) == "F0 F1 B0 W0 B1 W1");
 }
 
 TEST_CASE("delayed weight gradients keep a schedule's order and memory, and take less time") {
@@ -104,7 +106,7 @@ TEST_CASE("delayed weight gradients keep a schedule's order and memory, and take
 
 TEST_CASE("weight gradients are not delayed twice") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, 2);
+  const auto given = built_in(kDelayedDeep, kRows, 2);
   const auto why = [&](const std::string& axes, const std::string& methods) -> std::string {
     try {
       DryRuns traces;
@@ -115,10 +117,10 @@ TEST_CASE("weight gradients are not delayed twice") {
     }
     return "";
   };
-  CHECK_THAT(why(R"(["pipe", 2])", staged("zb1p") + kWeights),
+  CHECK_THAT(why(R"(["pipe", 2])", scheduled("zb1p") + kWeights),
              Catch::Contains("so does the schedule zb1p"));
   CHECK_THAT(why(R"(["pipe", 2])",
-                 staged("1f1b") + R"(["overlap", {"weights": true, "deferred_head": true}])"),
+                 scheduled("1f1b") + R"(["overlap", {"weights": true, "deferred_head": true}])"),
              Catch::Contains("already defers the gradients of all weights"));
 }
 

@@ -19,7 +19,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 16;
+constexpr int64_t kInterleavedRows = 16;
 
 std::string moe(const std::string& more) {
   return "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\n"
@@ -34,7 +34,7 @@ const Given& model(const std::string& keys, int64_t microbatches) {
   const auto [at, added] = known.try_emplace({keys, microbatches});
   if (added) {
     torch::manual_seed(5);
-    at->second = built_in(moe(keys), kRows, microbatches);
+    at->second = built_in(moe(keys), kInterleavedRows, microbatches);
   }
   return at->second;
 }
@@ -45,7 +45,7 @@ plan::Plan plan_on(const Given& given, const std::string& mesh, const std::strin
                  fmt::format(R"([["parallel_mode", [{}]],
                                  ["gradient_accumulation", {{"microbatches": {}}}]{}{}])",
                              mesh, microbatches, methods.empty() ? "" : ", ", methods),
-                 kRows);
+                 kInterleavedRows);
 }
 
 const Outcome& one_device(const std::string& keys, int64_t microbatches) {
@@ -58,12 +58,12 @@ const Outcome& one_device(const std::string& keys, int64_t microbatches) {
   return at->second;
 }
 
-const std::string kExperts = R"(["expert_parallel", {}])";
-const std::string kInterleaved = kExperts + R"(, ["overlap", {"experts": true}])";
+const std::string kInterleavedExperts = R"(["expert_parallel", {}])";
+const std::string kInterleaved = kInterleavedExperts + R"(, ["overlap", {"experts": true}])";
 constexpr const char* kTwo = R"(["expert", 2])";
 
 // A program's runs by pass and microbatch: "F0 B0 F1 ...", one letter for each piece.
-std::string order_of(const Program& program) {
+std::string passes_of(const Program& program) {
   std::string order;
   for (const auto& run : program.order) {
     const auto& name = program.sections[run.section].name();
@@ -138,7 +138,7 @@ TEST_CASE("interleaved microbatches train as on one device") {
            Case{kSample, kTwo, kInterleaved + R"(, ["offload", ["blocks.*"]])", 4},
            Case{kDropless, stages, kInterleaved + pipeline(R"("starts": ["blocks.1"])"), 4},
            Case{kSample, stages,
-                kExperts + R"(, ["overlap", {"experts": true, "receives": true}])" +
+                kInterleavedExperts + R"(, ["overlap", {"experts": true, "receives": true}])" +
                     pipeline(R"("starts": ["blocks.1"], "schedule": "eager_1f1b")"),
                 4},
            Case{dropout, stages,
@@ -159,14 +159,14 @@ TEST_CASE("interleaved microbatches train as on one device") {
 
 TEST_CASE("a backward and the next forward pass alternate while rows are in transit") {
   const auto interleaved = program_of(kTwo, kInterleaved, 4);
-  const auto order = order_of(interleaved);
+  const auto order = passes_of(interleaved);
   INFO(order);
   // Each pass has two exchanges to wait for in each of two layers.
   CHECK(order ==
         "F0 F0 F0 F0 F0 B0 F1 B0 F1 B0 F1 B0 F1 B0 F1 B1 F2 B1 F2 B1 F2 B1 F2 B1 F2 "
         "B2 F3 B2 F3 B2 F3 B2 F3 B2 F3 B3 B3 B3 B3 B3");
-  const auto plain = program_of(kTwo, kExperts, 4);
-  CHECK(order_of(plain).empty());
+  const auto plain = program_of(kTwo, kInterleavedExperts, 4);
+  CHECK(passes_of(plain).empty());
   CHECK(hidden_of(plain).first == 0);
   const auto [hidden, all] = hidden_of(interleaved);
   CHECK(all == hidden_of(plain).second);
@@ -242,7 +242,7 @@ TEST_CASE("the simulator predicts the exchange that interleaved microbatches hid
     const auto simulation = simulate::simulate(programs, plan.mesh, costs);
     return std::pair(simulation.step_seconds, simulation.ranks[0].waiting);
   };
-  const auto [plain, plain_waiting] = seconds(kExperts);
+  const auto [plain, plain_waiting] = seconds(kInterleavedExperts);
   const auto [interleaved, waiting] = seconds(kInterleaved);
   INFO(plain << " " << interleaved << " " << plain_waiting << " " << waiting);
   CHECK(interleaved < plain);

@@ -16,51 +16,52 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 16, kMicrobatches = 8;
-const std::string kDeep =
+constexpr int64_t kKeptRows = 16, kKeptMicrobatches = 8;
+const std::string kKeptDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";
 
-const Given& deep() {
+const Given& deep_model() {
   static const Given given = [] {
     torch::manual_seed(5);
-    return built_in(kDeep, kRows, kMicrobatches);
+    return built_in(kKeptDeep, kKeptRows, kKeptMicrobatches);
   }();
   return given;
 }
 
 // `kept`: below 0 nothing is recomputed.
-std::string staged(const std::string& schedule, int kept, const std::string& more = "",
-                   const std::string& axes = R"(["pipe", 2])") {
+std::string kept_staged(const std::string& schedule, int kept, const std::string& more = "",
+                        const std::string& axes = R"(["pipe", 2])") {
   auto methods = fmt::format(R"(["pipeline_parallel", {{"schedule": "{}"}}])", schedule) + more;
   if (kept >= 0) {
     methods += fmt::format(R"(, ["checkpoint", {{"1": "blocks.*", "kept_microbatches": {}}}])",
                            kept);
   }
-  return strategy_on(axes, methods, kMicrobatches);
+  return strategy_on(axes, methods, kKeptMicrobatches);
 }
 
 plan::Plan plan_for(const std::string& strategy) {
-  auto plan = plan_of(deep(), strategy, kRows);
-  plan::verify(plan, deep().graph);
+  auto plan = plan_of(deep_model(), strategy, kKeptRows);
+  plan::verify(plan, deep_model().graph);
   return plan;
 }
 
 const Outcome& one_device() {
   static const Outcome one = train(
-      deep(), plan_of(deep(), strategy_on(R"(["data", 1])", "", kMicrobatches), kRows))[0];
+      deep_model(),
+      plan_of(deep_model(), strategy_on(R"(["data", 1])", "", kKeptMicrobatches), kKeptRows))[0];
   return one;
 }
 
-std::vector<Program> programs_of(const std::string& strategy) {
+std::vector<Program> kept_programs(const std::string& strategy) {
   static DryRuns traces;
   at::set_num_threads(1);
-  return compile::compile_all(deep().graph, plan_for(strategy), {.clip_norm = 0.5}, traces)
+  return compile::compile_all(deep_model().graph, plan_for(strategy), {.clip_norm = 0.5}, traces)
       .programs;
 }
 
 std::vector<int64_t> peaks_of(const std::string& strategy) {
   std::vector<int64_t> peaks;
-  for (const auto& program : programs_of(strategy)) peaks.push_back(program.peak_bytes);
+  for (const auto& program : kept_programs(strategy)) peaks.push_back(program.peak_bytes);
   return peaks;
 }
 
@@ -71,11 +72,11 @@ TEST_CASE("stages that recompute some microbatches train as one device does") {
                                "zb2p", "zbv", "v_half", "dualpipe_v"}) {
     for (const int kept : {1, 2}) {
       INFO(schedule << ", " << kept << " kept");
-      const auto plan = plan_for(staged(schedule, kept));
+      const auto plan = plan_for(kept_staged(schedule, kept));
       CHECK((plan::parse(plan::print(plan)) == plan));
-      const auto ranks = train(deep(), plan);
+      const auto ranks = train(deep_model(), plan);
       CHECK(compare(one_device(), ranks) == "");
-      CHECK(compare_memory(deep(), plan, ranks) == "");
+      CHECK(compare_memory(deep_model(), plan, ranks) == "");
     }
   }
   for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
@@ -92,23 +93,23 @@ TEST_CASE("stages that recompute some microbatches train as one device does") {
            {R"(["pipe", 2], ["data", 1])", R"(, ["offload", {"optimizer": true}])"},
            {R"(["pipe", 2])", R"(, ["overlap", {"accumulate": true, "receives": true}])"}}) {
     INFO(axes << more);
-    const auto plan = plan_for(staged("1f1b", 1, more, axes));
-    const auto ranks = train(deep(), plan);
+    const auto plan = plan_for(kept_staged("1f1b", 1, more, axes));
+    const auto ranks = train(deep_model(), plan);
     CHECK(compare(one_device(), ranks) == "");
-    CHECK(compare_memory(deep(), plan, ranks) == "");
+    CHECK(compare_memory(deep_model(), plan, ranks) == "");
   }
 }
 
 TEST_CASE("a kept microbatch takes the memory of its activations") {
-  const auto none = peaks_of(staged("1f1b", -1)), all = peaks_of(staged("1f1b", 0)),
-             one = peaks_of(staged("1f1b", 1)), two = peaks_of(staged("1f1b", 2));
+  const auto none = peaks_of(kept_staged("1f1b", -1)), all = peaks_of(kept_staged("1f1b", 0)),
+             one = peaks_of(kept_staged("1f1b", 1)), two = peaks_of(kept_staged("1f1b", 2));
   // The first stage has two in flight, the last one.
   CHECK(all[0] < one[0]);
   CHECK(one[0] < two[0]);
   CHECK(two == none);
   CHECK(all[1] < one[1]);
   CHECK(one[1] == none[1]);
-  const auto gpipe = [](int kept) { return peaks_of(staged("gpipe", kept))[0]; };
+  const auto gpipe = [](int kept) { return peaks_of(kept_staged("gpipe", kept))[0]; };
   // Each kept microbatch adds the same bytes.
   const auto step = gpipe(3) - gpipe(2);
   CHECK(step > 0);
@@ -116,11 +117,11 @@ TEST_CASE("a kept microbatch takes the memory of its activations") {
     INFO(kept);
     CHECK(gpipe(kept + 1) - gpipe(kept) == step);
   }
-  CHECK(gpipe(kMicrobatches) == gpipe(-1));
+  CHECK(gpipe(kKeptMicrobatches) == gpipe(-1));
 }
 
 TEST_CASE("the first microbatches are kept, and then each that starts when a kept one ends") {
-  const auto program = programs_of(staged("1f1b", 1))[0];
+  const auto program = kept_programs(kept_staged("1f1b", 1))[0];
   std::string order;
   for (const auto& run : program.order) {
     const auto& name = program.sections[run.section].name();
@@ -133,11 +134,11 @@ TEST_CASE("the first microbatches are kept, and then each that starts when a kep
 }
 
 TEST_CASE("a skipped kept microbatch and a redrawn mask are detected") {
-  const auto plan = plan_for(staged("1f1b", 1));
+  const auto plan = plan_for(kept_staged("1f1b", 1));
   const auto spoiled = [&](const std::function<bool(const compile::Section&)>& where,
                            const std::function<bool(compile::Section&)>& spoil) {
     int found = 0;
-    const auto ranks = train(deep(), plan, [&](Program& program) {
+    const auto ranks = train(deep_model(), plan, [&](Program& program) {
       for (auto& section : program.sections) {
         if (where(section)) found += spoil(section);
       }
@@ -179,17 +180,17 @@ TEST_CASE("invalid kept microbatches are refused with the reason") {
     }
     return "";
   };
-  CHECK(why(staged("1f1b", 1)).empty());
+  CHECK(why(kept_staged("1f1b", 1)).empty());
   CHECK_THAT(why(strategy_on(R"(["data", 1])",
                              R"(["checkpoint", {"1": "blocks.*", "kept_microbatches": 1}])",
-                             kMicrobatches)),
+                             kKeptMicrobatches)),
              Contains("requires pipeline_parallel"));
   CHECK_THAT(why(strategy_on(R"(["pipe", 2])",
                              R"(["pipeline_parallel", {}],
                                 ["checkpoint", {"1": "blocks.*", "kept_microbatches": -1}])",
-                             kMicrobatches)),
+                             kKeptMicrobatches)),
              Contains("kept_microbatches must be at least 0, but got -1"));
-  CHECK_THAT(why(staged("1f1b", 1, R"(, ["offload", ["blocks.*"]])")),
+  CHECK_THAT(why(kept_staged("1f1b", 1, R"(, ["offload", ["blocks.*"]])")),
              Contains("use one of the two"));
 }
 

@@ -16,21 +16,14 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-std::string axis_of(const Instruction& instruction) {
-  for (const auto& [name, arg] : instruction.args) {
-    if (name == "axis") return std::get<std::string>(arg);
-  }
-  return "";
-}
+constexpr int64_t kPipelineMicrobatches = 4;
 
-constexpr int64_t kRows = 8, kMicrobatches = 4;
-
-const char* const kDeep =
+const char* const kPipelineDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";
 
 // Adds a pipeline to the plan of a strategy without one.
-plan::Plan staged(const Given& given, const std::string& axes, plan::Pipeline pipeline,
-                  int64_t microbatches = kMicrobatches) {
+plan::Plan stages_plan(const Given& given, const std::string& axes, plan::Pipeline pipeline,
+                       int64_t microbatches = kPipelineMicrobatches) {
   auto plan = plan_of(given,
                       fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation",
                                      {{"microbatches": {}}}]])",
@@ -43,7 +36,7 @@ plan::Plan staged(const Given& given, const std::string& axes, plan::Pipeline pi
 
 // The outcome of one device.
 auto train_on_one_device(const Given& given) {
-  auto one_device = staged(given, R"([["pipe", 1]])", {});
+  auto one_device = stages_plan(given, R"([["pipe", 1]])", {});
   one_device.pipeline = {};
   return train(given, one_device)[0];
 }
@@ -56,7 +49,7 @@ struct Case {
 
 TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches);
   const auto one = train_on_one_device(given);
   const std::vector<std::string> two = {"blocks.2"}, four = {"blocks.1", "blocks.2", "blocks.3"};
   // The first part has only the embedding, the last one only the head.
@@ -82,8 +75,8 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   for (const auto& [schedule, starts, chunks] : cases) {
     const auto stages = (std::ssize(starts) + 1) / chunks;
     INFO(schedule << ", " << stages << " stages, " << chunks << " chunks");
-    const auto plan = staged(given, fmt::format(R"([["pipe", {}]])", stages),
-                             {.starts = starts, .chunks = chunks, .schedule = schedule});
+    const auto plan = stages_plan(given, fmt::format(R"([["pipe", {}]])", stages),
+                                  {.starts = starts, .chunks = chunks, .schedule = schedule});
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -94,7 +87,7 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
 TEST_CASE("adjacent parts of a stage train as one device does") {
   torch::manual_seed(5);
   const auto given = built_in("kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 8\noutputs = 5\n",
-                              kRows, kMicrobatches);
+                              kRows, kPipelineMicrobatches);
   const auto one = train(given, plan_of(given, strategy_on(R"(["data", 1])", "", 4), kRows))[0];
   for (const std::string schedule : {"zbv", "v_half", "dualpipe_v"}) {
     INFO(schedule);
@@ -111,9 +104,9 @@ TEST_CASE("adjacent parts of a stage train as one device does") {
 
 TEST_CASE("a missing sum over stages and a skipped microbatch are detected") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches);
   const auto one = train_on_one_device(given);
-  const auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}});
+  const auto plan = stages_plan(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}});
   CHECK(compare(one, train(given, plan)) == "");
   const auto each = [](Program& program, const std::string& section, auto edit) {
     for (auto& s : program.sections) {
@@ -149,8 +142,8 @@ TEST_CASE("a missing sum over stages and a skipped microbatch are detected") {
 
 TEST_CASE("stages send activations forwards and gradients backwards, once a microbatch") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto plan = staged(given, R"([["data", 2], ["pipe", 2]])", {.starts = {"blocks.2"}});
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches);
+  const auto plan = stages_plan(given, R"([["data", 2], ["pipe", 2]])", {.starts = {"blocks.2"}});
   DryRuns traces;
   std::string text;
   for (int64_t rank : {0, 2}) {
@@ -165,7 +158,7 @@ TEST_CASE("stages send activations forwards and gradients backwards, once a micr
 
 TEST_CASE("stages of dualpipe_v do not deadlock") {
   torch::manual_seed(5);
-  std::string keys = kDeep;
+  std::string keys = kPipelineDeep;
   keys.replace(keys.find("layers = 4"), 10, "layers = 8");
   const auto given = built_in(keys, kRows, kRows);
   const auto strategy = [](const char* mesh, const char* more) {
@@ -184,12 +177,12 @@ TEST_CASE("pipelines combined with other methods train as one device does") {
   const auto check = [](const std::string& keys, const std::string& axes,
                         const std::string& methods) {
     torch::manual_seed(5);
-    const auto given = built_in(keys, kRows, kMicrobatches);
+    const auto given = built_in(keys, kRows, kPipelineMicrobatches);
     const auto with = [&](const std::string& mesh, const std::string& more) {
       return plan_of(given,
                      fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation",
                                     {{"microbatches": {}}}]{}])",
-                                 mesh, kMicrobatches, more),
+                                 mesh, kPipelineMicrobatches, more),
                      kRows);
     };
     const auto one = train(given, with(R"([["data", 1]])", ""))[0];
@@ -199,7 +192,7 @@ TEST_CASE("pipelines combined with other methods train as one device does") {
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
-  const std::string deep = kDeep, untied = deep + "tied = false\n";
+  const std::string deep = kPipelineDeep, untied = deep + "tied = false\n";
   const std::string inner = R"([["data", 2], ["pipe", 2]])",
                     outer = R"([["pipe", 2], ["data", 2]])",
                     split = R"([["tensor", 2], ["pipe", 2]])";
@@ -225,12 +218,13 @@ TEST_CASE("pipelines combined with other methods train as one device does") {
 
 TEST_CASE("stages cast sent values exactly where the plan says so") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches);
   const auto one = train_on_one_device(given);
   DryRuns traces;
   for (const char* schedule : {"1f1b", "zb1p"}) {
     INFO(schedule);
-    auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}, .schedule = schedule});
+    auto plan = stages_plan(given, R"([["pipe", 2]])",
+                            {.starts = {"blocks.2"}, .schedule = schedule});
     plan.pipeline.dtype = graph::DType::float64;
     const auto messages = [&] {
       std::set<std::string> dtypes;
@@ -260,12 +254,12 @@ TEST_CASE("stages cast sent values exactly where the plan says so") {
 
 TEST_CASE("microbatches in flight keep no low copies of parameters") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches, "float32");
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches, "float32");
   const auto with = [&](const std::string& mesh, const std::string& more) {
     return plan_of(given,
                    fmt::format(R"([["parallel_mode", {}], ["half", {{"dtype": "bf16"}}],
                                   ["gradient_accumulation", {{"microbatches": {}}}]{}])",
-                               mesh, kMicrobatches, more),
+                               mesh, kPipelineMicrobatches, more),
                    kRows);
   };
   for (const char* schedule : {"1f1b", "interleaved", "zb1p"}) {
@@ -301,7 +295,7 @@ TEST_CASE("microbatches in flight keep no low copies of parameters") {
 }
 
 TEST_CASE("pipeline_parallel refuses models that it cannot divide") {
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto given = built_in(kPipelineDeep, kRows, kPipelineMicrobatches);
   const auto refused = [&](const std::string& mesh, const std::string& config) -> std::string {
     try {
       const auto plan = plan_of(

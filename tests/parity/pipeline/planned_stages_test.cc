@@ -17,25 +17,18 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 16, kMicrobatches = 4;
+constexpr int64_t kPlannedRows = 16, kPlannedMicrobatches = 4;
 
-const std::string kDeep =
+const std::string kPlannedDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 32\nheads = 4\nhidden = 128\nvocab = 64\n";
 
-const std::string kUntied =
+const std::string kPlannedUntied =
     "kind = 'llama'\nlayers = 4\nwidth = 24\nheads = 6\nkv_heads = 6\nhidden = 40\nvocab = 11\n";
 
 double peak_of(const graph::Graph& graph, const plan::Plan& plan) {
   compile::NoTraces traces;
   const auto peaks = compile::predict_memory(graph, plan, {}, traces).peak_bytes;
   return static_cast<double>(std::ranges::max(peaks));
-}
-
-std::string axis_of(const compile::Instruction& instruction) {
-  for (const auto& [name, arg] : instruction.args) {
-    if (name == "axis") return std::get<std::string>(arg);
-  }
-  return "";
 }
 
 // Makes the plan of a strategy; with `memory` above 0 the programs of each rank stay within it.
@@ -47,9 +40,9 @@ plan::Plan made(const Given& given, const std::string& strategy, int64_t world, 
   own["memory"] = static_cast<int64_t>(memory > 0 ? memory : 1e12);
   methods::PlanRequest request;
   request.graph = &given.graph;
-  request.global_batch = kRows;
+  request.global_batch = kPlannedRows;
   request.world = world;
-  request.samples = kRows / kMicrobatches;
+  request.samples = kPlannedRows / kPlannedMicrobatches;
   request.peak_bytes = peak_of;
   if (flops > 0) {
     request.rates = [flops](const graph::Graph&, const plan::Plan& plan) {
@@ -65,7 +58,7 @@ std::string on_mesh(const std::string& axes, const std::string& pipeline,
                     const std::string& before = "") {
   return fmt::format(R"([["parallel_mode", {}], ["pipeline_parallel", {}],
                          ["gradient_accumulation", {{"microbatches": {}}}], {}["auto_sharding", {{}}]])",
-                     axes, pipeline, kMicrobatches, before);
+                     axes, pipeline, kPlannedMicrobatches, before);
 }
 
 // The number of values of each stage's ops that the plan places on the axis.
@@ -91,19 +84,20 @@ TEST_CASE("stages that the solver shards train as one device does") {
     int64_t world;
   };
   const std::vector<Row> rows = {
-      {kDeep, R"([["tensor", 2], ["pipe", 2]])", "{}", "", 4},
-      {kDeep, R"([["tensor", 2], ["data", 2], ["pipe", 2]])", R"({"schedule": "zb1p"})", "", 8},
-      {kDeep, R"([["pipe", 2], ["tensor", 2]])", R"({"schedule": "interleaved"})", "", 4},
-      {kDeep, R"([["tensor", 2], ["pipe", 2]])", R"({"starts": ["blocks.1.mlp"]})", "", 4},
-      {kDeep, R"([["tensor", 2], ["data", 2], ["pipe", 2]])", "{}", R"(["fsdp", {}], )", 8},
+      {kPlannedDeep, R"([["tensor", 2], ["pipe", 2]])", "{}", "", 4},
+      {kPlannedDeep, R"([["tensor", 2], ["data", 2], ["pipe", 2]])", R"({"schedule": "zb1p"})", "",
+       8},
+      {kPlannedDeep, R"([["pipe", 2], ["tensor", 2]])", R"({"schedule": "interleaved"})", "", 4},
+      {kPlannedDeep, R"([["tensor", 2], ["pipe", 2]])", R"({"starts": ["blocks.1.mlp"]})", "", 4},
+      {kPlannedDeep, R"([["tensor", 2], ["data", 2], ["pipe", 2]])", "{}", R"(["fsdp", {}], )", 8},
       {kLlama, R"([["tensor", 3], ["pipe", 2]])", "{}", "", 6},
       {kMoe, R"([["tensor", 2], ["pipe", 2]])", "{}", "", 4},
   };
   for (const auto& row : rows) {
     torch::manual_seed(5);
     INFO(row.keys << row.axes << row.pipeline << row.before);
-    const auto given = built_in(row.keys, kRows, kMicrobatches);
-    const auto one = train_on_one_device(given, kMicrobatches, kRows);
+    const auto given = built_in(row.keys, kPlannedRows, kPlannedMicrobatches);
+    const auto one = train_on_one_device(given, kPlannedMicrobatches, kPlannedRows);
     const auto plan = made(given, on_mesh(row.axes, row.pipeline, row.before), row.world);
     plan::verify(plan, given.graph);
     CHECK(plan::parse(plan::print(plan)) == plan);
@@ -116,8 +110,8 @@ TEST_CASE("stages that the solver shards train as one device does") {
 
 TEST_CASE("each stage has shardings, storage and recomputation of its own within a memory limit") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+  const auto given = built_in(kPlannedDeep, kPlannedRows, kPlannedMicrobatches);
+  const auto one = train_on_one_device(given, kPlannedMicrobatches, kPlannedRows);
   const auto strategy = on_mesh(R"([["tensor", 2], ["data", 2], ["pipe", 2]])", "{}");
   const auto free = made(given, strategy, 8);
   CHECK(free.recompute.regions.empty());
@@ -163,8 +157,8 @@ TEST_CASE("each stage has shardings, storage and recomputation of its own within
 
 TEST_CASE("stages of unequal submeshes have shardings of their own") {
   torch::manual_seed(5);
-  const auto given = built_in(kUntied, kRows, kMicrobatches);
-  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+  const auto given = built_in(kPlannedUntied, kPlannedRows, kPlannedMicrobatches);
+  const auto one = train_on_one_device(given, kPlannedMicrobatches, kPlannedRows);
   struct Row {
     Submeshes submeshes;
     std::vector<bool> splits;  // the stages whose ops the solver shards over tensor
@@ -178,7 +172,8 @@ TEST_CASE("stages of unequal submeshes have shardings of their own") {
   };
   for (const auto& row : rows) {
     INFO(text_of(row.submeshes));
-    const auto strategy = staged(row.submeshes, "{}", R"(["auto_sharding", {}])", kMicrobatches);
+    const auto strategy = staged(row.submeshes, "{}", R"(["auto_sharding", {}])",
+                                 kPlannedMicrobatches);
     const auto plan = made(given, strategy, row.world);
     plan::verify(plan, given.graph);
     CHECK(plan::parse(plan::print(plan)) == plan);
@@ -213,8 +208,8 @@ std::map<std::string, int> dims_of_block(const Given& given, const plan::Plan& p
 
 TEST_CASE("the same ops of two stages are split over tensor in unequal ways") {
   torch::manual_seed(5);
-  const auto given = built_in(kUntied, kRows, kMicrobatches);
-  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+  const auto given = built_in(kPlannedUntied, kPlannedRows, kPlannedMicrobatches);
+  const auto one = train_on_one_device(given, kPlannedMicrobatches, kPlannedRows);
   struct Row {
     Submeshes submeshes;
     int64_t world;
@@ -229,7 +224,8 @@ TEST_CASE("the same ops of two stages are split over tensor in unequal ways") {
   };
   for (const auto& row : rows) {
     INFO(text_of(row.submeshes));
-    const auto strategy = staged(row.submeshes, "{}", R"(["auto_sharding", {}])", kMicrobatches);
+    const auto strategy = staged(row.submeshes, "{}", R"(["auto_sharding", {}])",
+                                 kPlannedMicrobatches);
     const auto plan = made(given, strategy, row.world, 0, row.flops);
     plan::verify(plan, given.graph);
     CHECK(plan::parse(plan::print(plan)) == plan);
@@ -255,8 +251,8 @@ TEST_CASE("the same ops of two stages are split over tensor in unequal ways") {
 
 TEST_CASE("a placement that a stage's ranks do not agree on is detected") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+  const auto given = built_in(kPlannedDeep, kPlannedRows, kPlannedMicrobatches);
+  const auto one = train_on_one_device(given, kPlannedMicrobatches, kPlannedRows);
   const auto plan = made(given, on_mesh(R"([["tensor", 2], ["pipe", 2]])", "{}"), 4);
   const auto without = [&](int64_t stage) {
     return compare(one, train(given, plan, [&](compile::Program& program) {
@@ -277,7 +273,7 @@ TEST_CASE("a placement that a stage's ranks do not agree on is detected") {
 }
 
 TEST_CASE("an axis has a pipeline's stages or splits ops") {
-  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto given = built_in(kPlannedDeep, kPlannedRows, kPlannedMicrobatches);
   auto data = methods::Json::parse(on_mesh(R"([["tensor", 2], ["pipe", 2]])", "{}"));
   data.back()[1]["axis"] = {"tensor", "pipe"};
   CHECK_THROWS_WITH(made(given, data.dump(), 4), Catch::Contains("but pipe has the stages"));

@@ -11,9 +11,9 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 48, kMicrobatches = 8;
+constexpr int64_t kScheduleRows = 48, kScheduleMicrobatches = 8;
 
-const char* const kDeep =
+const char* const kScheduleDeep =
     "kind = 'gpt'\nlayers = 8\nwidth = 24\nheads = 6\nhidden = 48\nvocab = 12\ndropout = 0.1\n";
 const char* const kWide = "kind = 'mlp'\ninputs = 9\nwidth = 12\nlayers = 9\noutputs = 5\n";
 
@@ -23,11 +23,11 @@ const char* const kSchedules[] = {"interleaved", "looped_bfs", "zbv",  "v_half",
 void check(const Given& given, const Outcome& one, const Submeshes& submeshes,
            const std::string& schedule, const std::string& methods) {
   const auto stages = static_cast<int>(submeshes.size());
-  if (!schedule_exists(schedule, stages, kMicrobatches, default_chunks(schedule))) return;
+  if (!schedule_exists(schedule, stages, kScheduleMicrobatches, default_chunks(schedule))) return;
   const auto strategy = staged(submeshes, R"({"schedule": ")" + schedule + R"("})", methods,
-                               kMicrobatches);
+                               kScheduleMicrobatches);
   INFO(strategy);
-  const auto plan = plan_of(given, strategy, kRows);
+  const auto plan = plan_of(given, strategy, kScheduleRows);
   const auto ranks = train(given, plan);
   CHECK(compare(one, ranks) == "");
   CHECK(compare_memory(given, plan, ranks) == "");
@@ -36,8 +36,8 @@ void check(const Given& given, const Outcome& one, const Submeshes& submeshes,
 TEST_CASE("stages of several parts on unequal submeshes train as one device does") {
   torch::manual_seed(5);
   const auto given = built_in("kind = 'mlp'\ninputs = 9\nwidth = 12\nlayers = 8\noutputs = 5\n",
-                              kRows, kMicrobatches);
-  const auto one = train_on_one_device(given, kMicrobatches, kRows);
+                              kScheduleRows, kScheduleMicrobatches);
+  const auto one = train_on_one_device(given, kScheduleMicrobatches, kScheduleRows);
   for (const auto& submeshes : std::vector<Submeshes>{{{}, {{"tensor", 2}}},
                                                       {{{"tensor", 2}}, {}},
                                                       {{{"data", 2}}, {{"tensor", 2}}},
@@ -52,7 +52,7 @@ TEST_CASE("random stages of several parts on unequal submeshes train as one devi
   const auto seed = Catch::rngSeed() == 0 ? 7u : Catch::rngSeed();
   std::mt19937 random(seed);
   for (int k = 0; k < 24; ++k) {
-    const auto* model = k % 2 == 0 ? kDeep : kWide;
+    const auto* model = k % 2 == 0 ? kScheduleDeep : kWide;
     const auto submeshes = random_submeshes(random, 2 + static_cast<int64_t>(random() % 3), 7,
                                             true);
     const std::string schedule = kSchedules[random() % 7];
@@ -64,8 +64,9 @@ TEST_CASE("random stages of several parts on unequal submeshes train as one devi
     }
     INFO("seed " << seed << ", " << k << ": " << model);
     torch::manual_seed(5);
-    const auto given = built_in(model, kRows, kMicrobatches);
-    check(given, train_on_one_device(given, kMicrobatches, kRows), submeshes, schedule, methods);
+    const auto given = built_in(model, kScheduleRows, kScheduleMicrobatches);
+    check(given, train_on_one_device(given, kScheduleMicrobatches, kScheduleRows), submeshes,
+          schedule, methods);
   }
 }
 

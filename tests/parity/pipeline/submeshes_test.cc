@@ -14,7 +14,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 24;
+constexpr int64_t kSubmeshesRows = 24;
 
 const char* const kDeep =
     "kind = 'gpt'\nlayers = 6\nwidth = 24\nheads = 6\nhidden = 48\nvocab = 12\ndropout = 0.1\n";
@@ -28,8 +28,8 @@ std::string axis_of(const Instruction& instruction) {
 
 TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, 4);
-  const auto one = train_on_one_device(given, 4, kRows);
+  const auto given = built_in(kDeep, kSubmeshesRows, 4);
+  const auto one = train_on_one_device(given, 4, kSubmeshesRows);
   for (const auto& submeshes : std::vector<Submeshes>{{{{"data", 2}}, {}},
                                                       {{}, {{"data", 2}}},
                                                       {{{"data", 2}}, {{"tensor", 2}}},
@@ -39,7 +39,7 @@ TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
     INFO(text_of(submeshes));
     const bool splits = has_axis(submeshes, "tensor");
     const auto plan = plan_of(
-        given, staged(submeshes, "{}", splits ? R"("tensor_parallel")" : "", 4), kRows);
+        given, staged(submeshes, "{}", splits ? R"("tensor_parallel")" : "", 4), kSubmeshesRows);
     CHECK(plan::parse(plan::print(plan)) == plan);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
@@ -49,9 +49,9 @@ TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
 
 TEST_CASE("a missing message or sum between unequal stages is detected") {
   torch::manual_seed(5);
-  const auto given = built_in(kDeep, kRows, 4);
-  const auto one = train_on_one_device(given, 4, kRows);
-  const auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 4), kRows);
+  const auto given = built_in(kDeep, kSubmeshesRows, 4);
+  const auto one = train_on_one_device(given, 4, kSubmeshesRows);
+  const auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 4), kSubmeshesRows);
   const auto edited = [&](auto edit) {
     return compare(one, train(given, plan, [&](Program& program) {
                      for (auto& section : program.sections) edit(program.rank, section);
@@ -86,8 +86,8 @@ TEST_CASE("a missing message or sum between unequal stages is detected") {
 }
 
 TEST_CASE("methods that require homogeneous stages refuse unequal ones") {
-  const auto given = built_in(kDeep, kRows, 2);
-  auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 2), kRows);
+  const auto given = built_in(kDeep, kSubmeshesRows, 2);
+  auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 2), kSubmeshesRows);
   const auto refusal = [&](auto edit) -> std::string {
     auto changed = plan;
     edit(changed);
@@ -144,9 +144,9 @@ TEST_CASE("random stages of unequal submeshes train as one device does") {
     const auto strategy = staged(submeshes, pipeline, methods, microbatches);
     INFO("seed " << seed << ", " << k << ": " << model.keys << strategy);
     torch::manual_seed(5);
-    const auto given = built_in(model.keys, kRows, microbatches);
-    const auto plan = plan_of(given, strategy, kRows);
-    const auto one = train_on_one_device(given, microbatches, kRows);
+    const auto given = built_in(model.keys, kSubmeshesRows, microbatches);
+    const auto plan = plan_of(given, strategy, kSubmeshesRows);
+    const auto one = train_on_one_device(given, microbatches, kSubmeshesRows);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");

@@ -16,13 +16,14 @@ using compile::Frame;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 16, kMicrobatches = 8;
+constexpr int64_t kTiedStageRows = 16, kMicrobatches = 8;
 
 const char* const kTied =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 90\ndropout = 0.1\n";
 
-plan::Plan staged(const Given& given, const std::string& axes, const std::string& methods) {
-  return plan_of(given, strategy_on(axes, methods, kMicrobatches), kRows);
+plan::Plan tied_stage_plan(const Given& given, const std::string& axes,
+                           const std::string& methods) {
+  return plan_of(given, strategy_on(axes, methods, kMicrobatches), kTiedStageRows);
 }
 
 std::string in_v_shape(const std::string& schedule, const std::string& more = "") {
@@ -40,8 +41,8 @@ int64_t kept_gradients(const Program& program) {
 
 TEST_CASE("a stage with both ends of a tied model trains as one device does") {
   torch::manual_seed(5);
-  const auto given = built_in(kTied, kRows, kMicrobatches);
-  const auto one = train(given, staged(given, R"(["data", 1])", ""))[0];
+  const auto given = built_in(kTied, kTiedStageRows, kMicrobatches);
+  const auto one = train(given, tied_stage_plan(given, R"(["data", 1])", ""))[0];
   const std::string stages = R"(["pipe", 2])", copies = R"(["data", 2], ["pipe", 2])";
   const std::pair<std::string, std::string> cases[] = {
       {stages, in_v_shape("zbv")},
@@ -57,7 +58,7 @@ TEST_CASE("a stage with both ends of a tied model trains as one device does") {
       {R"(["tensor", 2], ["pipe", 2])", in_v_shape("zbv", R"(, ["tensor_parallel", {}])")}};
   for (const auto& [axes, methods] : cases) {
     INFO(axes << " " << methods);
-    const auto plan = staged(given, axes, methods);
+    const auto plan = tied_stage_plan(given, axes, methods);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -66,13 +67,14 @@ TEST_CASE("a stage with both ends of a tied model trains as one device does") {
 
 TEST_CASE("a tied gradient accumulates instead of being kept for each microbatch in flight") {
   torch::manual_seed(5);
-  const auto given = built_in(kTied, kRows, kMicrobatches);
+  const auto given = built_in(kTied, kTiedStageRows, kMicrobatches);
   DryRuns traces;
   for (const std::string more :
        {"", R"(, ["zero1", {}])", R"(, ["zero2", {}])", R"(, ["fsdp", {}])"}) {
     for (const std::string schedule : {"zbv", "v_half", "dualpipe_v"}) {
       INFO(schedule << more);
-      const auto plan = staged(given, R"(["data", 2], ["pipe", 2])", in_v_shape(schedule, more));
+      const auto plan = tied_stage_plan(given, R"(["data", 2], ["pipe", 2])",
+                                        in_v_shape(schedule, more));
       const auto copies = [&](int64_t rank) {
         const auto program = compile::compile(given.graph, plan, {}, rank, traces);
         CHECK(kept_gradients(program) == 0);
@@ -90,9 +92,9 @@ TEST_CASE("a tied gradient accumulates instead of being kept for each microbatch
 
 TEST_CASE("a missing contribution of either end to a tied gradient is detected") {
   torch::manual_seed(5);
-  const auto given = built_in(kTied, kRows, kMicrobatches);
-  const auto one = train(given, staged(given, R"(["data", 1])", ""))[0];
-  const auto plan = staged(given, R"(["pipe", 2])", in_v_shape("dualpipe_v"));
+  const auto given = built_in(kTied, kTiedStageRows, kMicrobatches);
+  const auto one = train(given, tied_stage_plan(given, R"(["data", 1])", ""))[0];
+  const auto plan = tied_stage_plan(given, R"(["pipe", 2])", in_v_shape("dualpipe_v"));
   CHECK(compare(one, train(given, plan)) == "");
   const auto is_tied = [](const Program& program, const Instruction& i) {
     return i.op == "perigee::accumulate_" &&

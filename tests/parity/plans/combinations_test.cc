@@ -20,14 +20,13 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 8;
 constexpr int kCombinations = 540;
 constexpr int64_t kSteps = 3;
 
 // Batch norm over few samples magnifies rounding.
 bool is_sensitive(const std::string& model) { return model.find("resnet") != std::string::npos; }
 
-const std::vector<std::string>& models() {
+const std::vector<std::string>& model_keys() {
   static const std::vector<std::string> all = {
       "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n",
       "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nvocab = 12\ntied = false\n",
@@ -82,9 +81,9 @@ class Draw {
   Combination run() {
     Combination drawn;
     auto& [model, shared, lora, microbatches, copies, precision] = drawn.numbers;
-    model = number(models().size());
-    shared = models()[model].find("mlp") != std::string::npos && seed_ % 2 == 0;
-    const bool few = is_sensitive(models()[model]);
+    model = number(model_keys().size());
+    shared = model_keys()[model].find("mlp") != std::string::npos && seed_ % 2 == 0;
+    const bool few = is_sensitive(model_keys()[model]);
     microbatches = int64_t{1} << number(few ? 2 : 3);
     std::vector<std::string> axes, methods;
     int64_t ranks = 1, data = 1;
@@ -100,10 +99,10 @@ class Draw {
       drawn.methods.insert(name);
       methods.push_back(fmt::format(R"(["{}", {}])", name, config));
     };
-    if (const auto config = lora_of(models()[model]);
+    if (const auto config = lora_of(model_keys()[model]);
         !config.empty() && !shared &&
-        std::bernoulli_distribution(models()[model].find("moe") == std::string::npos ? 0.3 : 0.7)(
-            adapters_)) {
+        std::bernoulli_distribution(
+            model_keys()[model].find("moe") == std::string::npos ? 0.3 : 0.7)(adapters_)) {
       use("lora", config);
       lora = true;
     }
@@ -139,13 +138,13 @@ class Draw {
                                          R"({"attention": "ring"})", R"({"load_balance": false})"};
       use("context_parallel", ways[number(4)]);
     }
-    const bool moe = models()[model].find("moe") != std::string::npos;
+    const bool moe = model_keys()[model].find("moe") != std::string::npos;
     const bool experts = more && moe && axis("expert", 0.6);
     if (experts) use("expert_parallel");
     const bool zero = more && axis("zero", 0.25);
     if (!axis("data", 0.6)) axes.push_back(R"(["data", 1])");
     // Copies draw dropout's numbers by their samples' positions, unlike one device alone.
-    const bool drops = models()[model].find("dropout") != std::string::npos;
+    const bool drops = model_keys()[model].find("dropout") != std::string::npos;
     const bool whole = kRows % (microbatches * data) == 0 && (!few || microbatches == 1);
     if (data > 1 && whole && !drops && coin(zero ? 0.6 : 0.3)) {
       copies = data;
@@ -250,10 +249,10 @@ const OneDevice& one_device(const Numbers& numbers) {
       given = capture_model(shared_module(kRows, numbers.low() ? at::kFloat : at::kDouble),
                             microbatches * copies);
     } else {
-      given = built_in(models()[model], kRows, microbatches * copies,
+      given = built_in(model_keys()[model], kRows, microbatches * copies,
                        numbers.low() ? "float32" : "float64", sequence);
     }
-    if (lora) given = with_adapters(given, lora_of(models()[model]));
+    if (lora) given = with_adapters(given, lora_of(model_keys()[model]));
     outcomes = train_copies(given, {copies, microbatches, kRows, precision}, {.every = 2},
                             {.clip_norm = 0.5}, kSteps);
   }
@@ -273,9 +272,9 @@ std::string compare(const Numbers& numbers, const plan::Plan& plan,
       if (loss != Approx(one.losses[k]).epsilon(k == 0 ? 2e-2 : 5e-2)) {
         return fmt::format("rank {} step {}: loss {} and {}", r, k, one.losses[k], loss);
       }
-      if (is_sensitive(models()[numbers.model])) break;
+      if (is_sensitive(model_keys()[numbers.model])) break;
     }
-    if (is_sensitive(models()[numbers.model])) continue;
+    if (is_sensitive(model_keys()[numbers.model])) continue;
     const auto norm = ranks[r].norms[0];  // later norms are of other weights
     if (norm != Approx(one.norms[0]).epsilon(0.1)) {
       return fmt::format("rank {}: norm {} and {}", r, one.norms[0], norm);
@@ -325,7 +324,7 @@ TEST_CASE("random combinations of methods train as one device does, or are refus
     REQUIRE(seed < 10 * kCombinations);
     const auto drawn = Draw(seed).run();
     const auto& given = one_device(drawn.numbers).given;
-    INFO("seed " << seed << ": " << models()[drawn.numbers.model] << drawn.strategy);
+    INFO("seed " << seed << ": " << model_keys()[drawn.numbers.model] << drawn.strategy);
     plan::Plan plan;
     try {
       plan = plan_of(given, drawn.strategy, kRows);

@@ -17,7 +17,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8, kMicrobatches = 2;
+constexpr int64_t kMicrobatches = 2;
 const compile::StepSpec kSpec{.clip_norm = 0.5};
 
 // A method of a strategy. `changes`: the reference on one device uses it, too; `low`: it rounds to

@@ -12,25 +12,24 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 8;
-const std::string kDeep =
+const std::string kEffectsDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
 
 // A method of a strategy, its mesh, and another model if it requires one.
-struct Row {
+struct Effect {
   std::string method, config, axes;
-  std::string model = kDeep;
+  std::string model = kEffectsDeep;
   std::string beside = "";  // further methods, as data
   int64_t rank = 0;         // the rank whose program the method changes
 };
 
-const std::string kExperts =
+const std::string kEffectsExperts =
     "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
     "top_k = 1\ncapacity_per = 'sample'\n";
-const std::string kTwo = R"(["data", 2])";
+const std::string kEffectsTwo = R"(["data", 2])";
 
-const std::vector<Row>& rows() {
-  static const std::vector<Row> rows = {
+const std::vector<Effect>& effects() {
+  static const std::vector<Effect> rows = {
       {"tensor_parallel", "{}", R"(["tensor", 2])"},
       {"tensor_parallel", R"({"sequence": true})", R"(["tensor", 2])"},
       {"sequence_parallel", "{}", R"(["sequence", 2])"},
@@ -40,43 +39,43 @@ const std::vector<Row>& rows() {
       {"pipeline_parallel", R"({"schedule": "gpipe"})", R"(["pipe", 2])"},
       {"mixed_parallel", "{}", R"(["tensor", 2], ["pipe", 2])"},
       {"ds_3d_parallel", "{}", R"(["tensor", 2], ["pipe", 2], ["data", 1])"},
-      {"gradient_accumulation", R"({"microbatches": 2})", kTwo},
-      {"grad_comm", R"({"bucket_mb": 0.01})", kTwo},
-      {"grad_comm", R"({"bucket_mb": 0.01, "buckets": 2})", kTwo},
-      {"grad_comm", R"({"bucket_mb": 0.01, "communicators": 2})", kTwo},
-      {"grad_comm", R"({"dtype": "bf16"})", kTwo},
-      {"grad_comm", R"({"clip": "before"})", kTwo},
-      {"grad_comm", R"({"sparse": "gathered"})", kTwo, kDeep + "tied = false\n"},
-      {"checkpoint", R"(["blocks.*"])", kTwo},
-      {"checkpoint", R"({"1": "blocks.*", "kept_microbatches": 1})", R"(["pipe", 2])", kDeep,
+      {"gradient_accumulation", R"({"microbatches": 2})", kEffectsTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01})", kEffectsTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01, "buckets": 2})", kEffectsTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01, "communicators": 2})", kEffectsTwo},
+      {"grad_comm", R"({"dtype": "bf16"})", kEffectsTwo},
+      {"grad_comm", R"({"clip": "before"})", kEffectsTwo},
+      {"grad_comm", R"({"sparse": "gathered"})", kEffectsTwo, kEffectsDeep + "tied = false\n"},
+      {"checkpoint", R"(["blocks.*"])", kEffectsTwo},
+      {"checkpoint", R"({"1": "blocks.*", "kept_microbatches": 1})", R"(["pipe", 2])", kEffectsDeep,
        R"(, ["pipeline_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])"},
-      {"zero1", "{}", kTwo},
-      {"zero2", "{}", kTwo},
-      {"fsdp", "{}", kTwo},
-      {"amp_native", R"({"dtype": "bf16"})", kTwo},
-      {"half", R"({"dtype": "bf16"})", kTwo},
-      {"local_sgd", R"({"every": 4})", kTwo},
-      {"expert_parallel", "{}", R"(["expert", 2])", kExperts},
-      {"module_replace", R"(["swiglu"])", kTwo, kLlama},
-      {"module_replace", R"(["rotary"])", kTwo, kLlama},
-      {"lora", R"({"match": ["qkv", "down"]})", kTwo},
-      {"fp8", "{}", kTwo},
-      {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo},
-      {"fp8", R"({"fp8_interval": 4})", kTwo},
-      {"fp8", R"({"fp8_reduce_amax": false})", kTwo},
+      {"zero1", "{}", kEffectsTwo},
+      {"zero2", "{}", kEffectsTwo},
+      {"fsdp", "{}", kEffectsTwo},
+      {"amp_native", R"({"dtype": "bf16"})", kEffectsTwo},
+      {"half", R"({"dtype": "bf16"})", kEffectsTwo},
+      {"local_sgd", R"({"every": 4})", kEffectsTwo},
+      {"expert_parallel", "{}", R"(["expert", 2])", kEffectsExperts},
+      {"module_replace", R"(["swiglu"])", kEffectsTwo, kLlama},
+      {"module_replace", R"(["rotary"])", kEffectsTwo, kLlama},
+      {"lora", R"({"match": ["qkv", "down"]})", kEffectsTwo},
+      {"fp8", "{}", kEffectsTwo},
+      {"fp8", R"({"fp8_recipe": "blockwise"})", kEffectsTwo},
+      {"fp8", R"({"fp8_interval": 4})", kEffectsTwo},
+      {"fp8", R"({"fp8_reduce_amax": false})", kEffectsTwo},
       {"partition_constraints",
        R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": ["0,0"], )"
        R"("replica_allowed": false}])",
-       R"(["tensor", 2])", kDeep, R"(, ["tensor_parallel", {}])"},
+       R"(["tensor", 2])", kEffectsDeep, R"(, ["tensor_parallel", {}])"},
       {"auto_sharding", R"({"memory": "1MB"})", R"(["tensor", 2])"},
-      {"auto_sharding", R"({"memory": "130KB"})", R"(["tensor", 2], ["data", 2])", kDeep},
-      {"offload", R"({"optimizer": true})", kTwo},
-      {"offload", R"({"layers": 1})", kTwo},
-      {"overlap", R"({"accumulate": true})", kTwo, kDeep,
+      {"auto_sharding", R"({"memory": "130KB"})", R"(["tensor", 2], ["data", 2])", kEffectsDeep},
+      {"offload", R"({"optimizer": true})", kEffectsTwo},
+      {"offload", R"({"layers": 1})", kEffectsTwo},
+      {"overlap", R"({"accumulate": true})", kEffectsTwo, kEffectsDeep,
        R"(, ["gradient_accumulation", {"microbatches": 4}])"},
-      {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kDeep,
+      {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kEffectsDeep,
        R"(, ["pipeline_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])", 1},
-      {"overlap", R"({"experts": true})", R"(["expert", 2])", kExperts,
+      {"overlap", R"({"experts": true})", R"(["expert", 2])", kEffectsExperts,
        R"(, ["expert_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])"},
   };
   return rows;
@@ -112,7 +111,7 @@ std::string summary_of(const std::string& model, const std::string& strategy, in
   return compile::summary(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, none));
 }
 
-std::string strategy_of(const Row& row) {
+std::string strategy_of(const Effect& row) {
   return fmt::format(R"([["parallel_mode", [{}]], ["{}", {}]{}])", row.axes, row.method, row.config,
                      row.beside);
 }
@@ -159,7 +158,7 @@ std::string with(const std::string& more, int64_t ranks = 2) {
 
 TEST_CASE("every method changes the program") {
   std::set<std::string> tried = {"parallel_mode"};
-  for (const auto& row : rows()) {
+  for (const auto& row : effects()) {
     INFO(row.method << row.config);
     tried.insert(row.method);
     const auto plain = summary_of(
@@ -174,7 +173,7 @@ TEST_CASE("every method changes the program") {
 
 TEST_CASE("the collectives of each method's program match the golden file") {
   std::string text;
-  for (const auto& row : rows()) {
+  for (const auto& row : effects()) {
     text += strategy_of(row) + "\n" +
             collectives_of(summary_of(row.model, strategy_of(row), row.rank));
   }

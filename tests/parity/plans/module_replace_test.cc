@@ -23,7 +23,7 @@ using at::Tensor;
 using Catch::Matchers::Contains;
 using Norm = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& bias)>;
 
-constexpr int64_t kRows = 4, kSequence = 6, kWidth = 12, kClasses = 10, kHeads = 2;
+constexpr int64_t kReplaceRows = 4, kSequence = 6, kWidth = 12, kClasses = 10, kHeads = 2;
 constexpr double kEps = 1e-5;
 
 enum class Masked { no, causal, lower, filled, added };
@@ -164,8 +164,8 @@ Given given_of(const Style& style, bool weights_are_a_result = false, bool wide 
   if (wide) c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
   Written net(style);
   c10::set_default_dtype(caffe2::TypeMeta::Make<float>());
-  const Batch batch = {{"tokens", at::randint(kClasses, {kRows, sequence})},
-                       {"labels", at::randint(kClasses, {kRows, sequence})}};
+  const Batch batch = {{"tokens", at::randint(kClasses, {kReplaceRows, sequence})},
+                       {"labels", at::randint(kClasses, {kReplaceRows, sequence})}};
   const auto captured = capture(net, batch, [&](const Batch& b) {
     const auto logits = net.logits(b.at("tokens"));
     Result result{net.loss(logits, b.at("labels"))};
@@ -184,7 +184,7 @@ std::string replaced(const std::string& axes = R"([["data", 1]])", const std::st
 }
 
 std::map<std::string, int64_t> counts(const Given& given, const std::string& config = "{}") {
-  const auto plan = plan_of(given, replaced(R"([["data", 1]])", "", config), kRows);
+  const auto plan = plan_of(given, replaced(R"([["data", 1]])", "", config), kReplaceRows);
   std::vector<graph::Rewritten> done;
   plan::apply(plan.rewrites, given.graph, &done);
   std::map<std::string, int64_t> found;
@@ -217,11 +217,11 @@ TEST_CASE("layers in primitive ops are replaced, and train as before") {
     const auto& [style, expected] = cases[k];
     const auto given = given_of(style);
     CHECK(counts(given) == expected);
-    const auto plan = plan_of(given, replaced(), kRows);
+    const auto plan = plan_of(given, replaced(), kReplaceRows);
     const auto graph = plan::apply(plan.rewrites, given.graph);
     graph::verify(graph::eliminate_dead_code(graph));
     CHECK(live_ops(graph) < live_ops(given.graph) - 20);
-    const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
+    const auto one = train(given, plan_of(given, kOneDevice, kReplaceRows))[0];
     CHECK(one.losses[1] < one.losses[0]);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
@@ -232,7 +232,7 @@ TEST_CASE("layers in primitive ops are replaced, and train as before") {
                    R"(, ["tensor_parallel", {"column": ["gate", "up"], "row": ["down"]}])"),
           replaced(R"([["data", 2]])", R"(, ["fsdp", {}])")}) {
       INFO(strategy);
-      const auto sharded = plan_of(given, strategy, kRows);
+      const auto sharded = plan_of(given, strategy, kReplaceRows);
       CHECK((sharded.rewrites == plan.rewrites));
       CHECK(compare(one, train(given, sharded)) == "");
     }
@@ -241,9 +241,9 @@ TEST_CASE("layers in primitive ops are replaced, and train as before") {
 
 TEST_CASE("rotary positions of llama become one op, sharded in any way") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
+  const auto given = built_in(kLlama, kReplaceRows);
   const auto plan = plan_of(
-      given, strategy_on(R"(["data", 1])", R"(["module_replace", ["rotary"]])"), kRows);
+      given, strategy_on(R"(["data", 1])", R"(["module_replace", ["rotary"]])"), kReplaceRows);
   const auto graph = graph::eliminate_dead_code(plan::apply(plan.rewrites, given.graph));
   const auto of = [&](const std::string& op) {
     return std::count_if(graph.nodes.begin(), graph.nodes.end(),
@@ -253,7 +253,7 @@ TEST_CASE("rotary positions of llama become one op, sharded in any way") {
   CHECK(of("perigee::rotary_backward") == 2 * 2);
   CHECK(of("aten::split.Tensor") == 0);
   CHECK(of("aten::neg") == 0);
-  const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
+  const auto one = train(given, plan_of(given, kOneDevice, kReplaceRows))[0];
   const auto ranks = train(given, plan);
   CHECK(compare(one, ranks) == "");
   CHECK(compare_memory(given, plan, ranks) == "");
@@ -265,7 +265,7 @@ TEST_CASE("rotary positions of llama become one op, sharded in any way") {
            {R"(["pipe", 2])", R"(, ["pipeline_parallel", {}], ["checkpoint", ["blocks.*"]])"}}) {
     INFO(axes << more);
     const auto sharded = plan_of(
-        given, strategy_on(axes, R"(["module_replace", ["rotary"]])" + more, 1), kRows);
+        given, strategy_on(axes, R"(["module_replace", ["rotary"]])" + more, 1), kReplaceRows);
     CHECK(compare(one, train(given, sharded)) == "");
   }
   // Rotated in the other direction.
@@ -281,9 +281,9 @@ TEST_CASE("rotary positions of llama become one op, sharded in any way") {
 
 TEST_CASE("a pair for a module type is replaced in its modules only, and for its dtypes only") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
+  const auto given = built_in(kLlama, kReplaceRows);
   const auto plan_with = [&](const std::string& pairs, const std::string& more = "") {
-    return plan_of(given, replaced(R"([["data", 1]])", more, pairs), kRows);
+    return plan_of(given, replaced(R"([["data", 1]])", more, pairs), kReplaceRows);
   };
   const auto of = [&](const plan::Plan& plan, const std::string& op) {
     const auto graph = graph::eliminate_dead_code(plan::apply(plan.rewrites, given.graph));
@@ -295,7 +295,8 @@ TEST_CASE("a pair for a module type is replaced in its modules only, and for its
   const auto second = plan_with(R"([{"name": "swiglu", "within": ["blocks.1.mlp"]}])");
   CHECK(of(second, "perigee::swiglu") == 1);
   CHECK((plan::parse(plan::print(second)) == second));
-  CHECK(compare(train(given, plan_of(given, kOneDevice, kRows))[0], train(given, second)) == "");
+  CHECK(compare(train(given, plan_of(given, kOneDevice, kReplaceRows))[0], train(given, second)) ==
+        "");
   CHECK(plan_with(R"([{"name": "swiglu", "within": ["Attention"]}])").rewrites.empty());
 
   const auto sixteen = R"([{"name": "swiglu", "dtypes": ["float16", "bfloat16"]}])";
@@ -322,8 +323,8 @@ TEST_CASE("replaced layers take less memory") {
   for (const bool rms : {false, true}) {
     const Style style{.norm = rms ? kRmsNorms[0] : kLayerNorms[0], .bias = !rms};
     const auto given = given_of(style, false, /*wide=*/false, 64);
-    const auto before = train(given, plan_of(given, kOneDevice, kRows))[0];
-    const auto plan = plan_of(given, replaced(), kRows);
+    const auto before = train(given, plan_of(given, kOneDevice, kReplaceRows))[0];
+    const auto plan = plan_of(given, replaced(), kReplaceRows);
     const auto ranks = train(given, plan);
     CHECK(compare_memory(given, plan, ranks) == "");
     CHECK(ranks[0].losses[1] == Approx(before.losses[1]).epsilon(1e-5));
@@ -333,8 +334,8 @@ TEST_CASE("replaced layers take less memory") {
 
 TEST_CASE("a rewrite that computes another function is detected") {
   const auto given = given_of({.norm = kLayerNorms[0]});
-  const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
-  auto plan = plan_of(given, replaced(), kRows);
+  const auto one = train(given, plan_of(given, kOneDevice, kReplaceRows))[0];
+  auto plan = plan_of(given, replaced(), kReplaceRows);
   for (const auto& rule : graph::fusions()) {
     if (rule.name != "swiglu") continue;
     auto wrong = rule.replacement;
@@ -351,7 +352,7 @@ TEST_CASE("a layer whose inner value another op reads is not replaced, and the p
   CHECK(!found.contains("attention"));
   CHECK(found["layer_norm"] == 2);
   std::string sentences;
-  for (const auto& decision : plan_of(given, replaced(), kRows).decisions) {
+  for (const auto& decision : plan_of(given, replaced(), kReplaceRows).decisions) {
     sentences += decision.sentence + "\n";
   }
   CHECK_THAT(sentences, Contains("layer_norm is one op, forward and backward, at 2 places"));
@@ -381,9 +382,10 @@ TEST_CASE("users add pairs of their own, and pairs that do not match are refused
                         outputs;
   CHECK(counts(given, config(divide, multiply)) == Counts{{"mine", 1}});
   const auto plan = plan_of(given, replaced(R"([["data", 2]])", "", config(divide, multiply)),
-                            kRows);
+                            kReplaceRows);
   CHECK((plan::parse(plan::print(plan)) == plan));
-  CHECK(compare(train(given, plan_of(given, kOneDevice, kRows))[0], train(given, plan)) == "");
+  CHECK(compare(train(given, plan_of(given, kOneDevice, kReplaceRows))[0], train(given, plan)) ==
+        "");
 
   const auto refusal = [&](const std::string& text) {
     try {

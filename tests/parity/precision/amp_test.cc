@@ -22,8 +22,6 @@ namespace nn = torch::nn;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
 // All ops on which LibTorch's lists for CPU and CUDA agree; norms are float32 in both.
 class Residual : public nn::Module {
  public:

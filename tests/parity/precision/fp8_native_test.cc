@@ -19,25 +19,25 @@ using compile::Instruction;
 using compile::Program;
 using graph::DType;
 
-constexpr int64_t kRows = 4, kSequence = 8;
+constexpr int64_t kNativeRows = 4, kSequence = 8;
 constexpr double kFloat32 = 1e-5;
 // All sizes are multiples of 16, and those of a half too.
 const std::string kWide = "layers = 2\nwidth = 32\nheads = 4\nhidden = 64\nvocab = 32\n";
 const std::string kWideGpt = "kind = 'gpt'\ntied = false\n" + kWide;
 const std::string kWideLlama = "kind = 'llama'\nkv_heads = 4\n" + kWide;
-constexpr const char* kOne = R"(["data", 1])";
+constexpr const char* kNativeOne = R"(["data", 1])";
 constexpr const char* kTensorwise = R"("fp8": "hybrid", "fp8_recipe": "tensorwise")";
 constexpr const char* kDelayed = R"("fp8": "hybrid", "fp8_amax_history_len": 2)";
 
 Given model(const std::string& keys, const std::string& dtype = "float32") {
   torch::manual_seed(11);
-  return built_in(keys, kRows, 1, dtype, kSequence);
+  return built_in(keys, kNativeRows, 1, dtype, kSequence);
 }
 
 plan::Plan plan_for(const Given& given, const std::string& axes, const std::string& config,
                     const std::string& product, const std::string& more = "") {
   const auto fp8 = fmt::format(R"(["fp8", {{{}, "product": "{}"}}]{})", config, product, more);
-  return plan_of(given, strategy_on(axes, fp8), kRows);
+  return plan_of(given, strategy_on(axes, fp8), kNativeRows);
 }
 
 Program program_of(const Given& given, const plan::Plan& plan) {
@@ -104,7 +104,7 @@ TEST_CASE("a device's eight-bit products equal the emulation's") {
     for (const char* config : {kTensorwise, kDelayed, R"("fp8": "e4m3")"}) {
       INFO(keys << config);
       const auto graph_with = [&](const char* product) {
-        return compile::round_to_fp8(given.graph, plan_for(given, kOne, config, product), {});
+        return compile::round_to_fp8(given.graph, plan_for(given, kNativeOne, config, product), {});
       };
       auto inputs = given.inputs;
       const auto native = graph_with("native"), emulated = graph_with("emulated");
@@ -138,8 +138,8 @@ TEST_CASE("ranks that multiply eight-bit floats train as one device does") {
     const auto given = model(keys);
     for (const char* config : {kTensorwise, kDelayed}) {
       INFO(keys << config);
-      const auto emulated = trained(given, plan_for(given, kOne, config, "emulated"))[0];
-      const auto one_device = plan_for(given, kOne, config, "native");
+      const auto emulated = trained(given, plan_for(given, kNativeOne, config, "emulated"))[0];
+      const auto one_device = plan_for(given, kNativeOne, config, "native");
       CHECK((plan::parse(plan::print(one_device)) == one_device));
       const auto one = trained(given, one_device);
       CHECK(compare(emulated, one, kFloat32) == "");
@@ -175,7 +175,8 @@ TEST_CASE("ranks that multiply eight-bit floats train as one device does") {
 
 TEST_CASE("ranks gather the factors of products in eight bits") {
   torch::manual_seed(11);
-  const auto given = built_in(kWideLlama, kRows, 1, "float32", 32);  // weights are cheap to gather
+  const auto given = built_in(kWideLlama, kNativeRows, 1, "float32",
+                              32);  // weights are cheap to gather
   const auto plan_of_product = [&](const char* product) {
     return plan_for(given, R"(["tensor", 2])", kTensorwise, product,
                     R"(, ["tensor_parallel", {}])");
@@ -197,7 +198,7 @@ TEST_CASE("ranks gather the factors of products in eight bits") {
              narrow = gathered(plan_of_product("native"));
   CHECK(narrow.first == wide.first);  // the same sharding of products
   CHECK(narrow.second < wide.second / 2);
-  const auto emulated = trained(given, plan_for(given, kOne, kTensorwise, "emulated"))[0];
+  const auto emulated = trained(given, plan_for(given, kNativeOne, kTensorwise, "emulated"))[0];
   CHECK(compare(emulated, trained(given, plan_of_product("native")), 1e-3) == "");
 }
 
@@ -210,14 +211,14 @@ TEST_CASE("products of unsupported sizes are emulated on all ranks") {
                         "kind = 'llama'\nlayers = 1\nwidth = 48\nheads = 4\nkv_heads = 4\n"
                         "hidden = 48\nvocab = 48\n";
   const auto small = model(odd);
-  CHECK(count(program_of(small, plan_for(small, kOne, kTensorwise, "native")),
+  CHECK(count(program_of(small, plan_for(small, kNativeOne, kTensorwise, "native")),
               "aten::_scaled_mm") == 0);
   const auto doubles = model(kWideLlama, "float64");
-  CHECK(count(program_of(doubles, plan_for(doubles, kOne, kTensorwise, "native")),
+  CHECK(count(program_of(doubles, plan_for(doubles, kNativeOne, kTensorwise, "native")),
               "aten::_scaled_mm") == 0);
   const auto given = model(half);
-  const auto emulated = trained(given, plan_for(given, kOne, kTensorwise, "emulated"))[0];
-  const auto one_device = plan_for(given, kOne, kTensorwise, "native");
+  const auto emulated = trained(given, plan_for(given, kNativeOne, kTensorwise, "emulated"))[0];
+  const auto one_device = plan_for(given, kNativeOne, kTensorwise, "native");
   const auto plan = plan_for(given, R"(["tensor", 2])", kTensorwise, "native",
                              R"(, ["tensor_parallel", {}])");
   const auto all = count(program_of(given, one_device), "aten::_scaled_mm"),
@@ -235,7 +236,7 @@ TEST_CASE("native products on a device without them are refused, and auto emulat
         R"([["parallel_mode", [["data", 1]]], ["fp8", {{"fp8_recipe": {}}}]])", config));
     return methods::make_plan(
         methods::from_json(data, "test"),
-        {.graph = &given.graph, .global_batch = kRows, .eight_bits = eight_bits});
+        {.graph = &given.graph, .global_batch = kNativeRows, .eight_bits = eight_bits});
   };
   using Product = plan::Fp8::Product;
   CHECK(plan_on(R"("tensorwise")", true).fp8->product == Product::native);

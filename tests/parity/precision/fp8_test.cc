@@ -18,7 +18,7 @@ using Catch::Matchers::Contains;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 4;
+constexpr int64_t kFp8Rows = 4;
 
 // The numbers of a format that are not negative, by their bits.
 std::vector<float> numbers(int mantissa_bits, int bias, int codes) {
@@ -65,7 +65,7 @@ std::string strategy(const std::string& axes, const std::string& config,
   return R"([["parallel_mode", )" + axes + R"(], ["fp8", )" + config + "]" + more + "]";
 }
 
-const std::string kOne = R"([["data", 1]])";
+const std::string kFp8One = R"([["data", 1]])";
 
 // Ranks scale by their own largest magnitudes.
 void without_max(Program& program) {
@@ -134,15 +134,16 @@ TEST_CASE("eight-bit floats are rounded bit-equal to their formats") {
 
 TEST_CASE("ranks with fp8 round as one device does") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
-  const auto full = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
+  const auto given = built_in(kLlama, kFp8Rows);
+  const auto full = train(given,
+                          plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kFp8Rows))[0];
   for (const std::string config :
        {R"({"fp8": "hybrid", "fp8_recipe": "tensorwise"})",
         R"({"fp8": "hybrid", "fp8_amax_history_len": 2, "fp8_amax_compute_algo": "max"})",
         R"({"fp8_recipe": "blockwise", "fp8_block": 5, "match": ["blocks.*"]})",
         R"({"fp8_recipe": "tensorwise", "fp8_wgrad": false, "fp8_margin": 1})"}) {
     INFO(config);
-    const auto one_device = plan_of(given, strategy(kOne, config), kRows);
+    const auto one_device = plan_of(given, strategy(kFp8One, config), kFp8Rows);
     CHECK((plan::parse(plan::print(one_device)) == one_device));
     const auto one = train(given, one_device, {}, {.clip_norm = 0.5}, 3)[0];
     CHECK(one.losses[0] == Approx(full.losses[0]).epsilon(0.05));
@@ -155,7 +156,7 @@ TEST_CASE("ranks with fp8 round as one device does") {
              {R"([["tensor", 2], ["data", 2]])", R"(, ["tensor_parallel", {"sequence": true}])"},
              {R"([["data", 2]])", R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
       INFO(axes << more);
-      const auto plan = plan_of(given, strategy(axes, config, more), kRows);
+      const auto plan = plan_of(given, strategy(axes, config, more), kFp8Rows);
       CHECK(compare(one, train(given, plan, {}, {.clip_norm = 0.5}, 3)) == "");
       if (config.find("tensorwise") == config.npos || !more.empty()) continue;
       CHECK(compare(one, train(given, plan, without_max, {.clip_norm = 0.5}, 3)) != "");
@@ -165,13 +166,13 @@ TEST_CASE("ranks with fp8 round as one device does") {
 
 TEST_CASE("a scale of fp8 holds for its interval of microbatches") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
+  const auto given = built_in(kLlama, kFp8Rows);
   const auto config = [](int interval) {
     return R"({"fp8": "hybrid", "fp8_amax_history_len": 2, "fp8_interval": )" +
            std::to_string(interval) + "}";
   };
   const auto losses = [&](int interval, int64_t steps) {
-    return train(given, plan_of(given, strategy(kOne, config(interval)), kRows), {},
+    return train(given, plan_of(given, strategy(kFp8One, config(interval)), kFp8Rows), {},
                  {.clip_norm = 0.5}, steps)[0];
   };
   const auto each = losses(1, 4), second = losses(2, 4), never = losses(100, 4);
@@ -190,17 +191,17 @@ TEST_CASE("a scale of fp8 holds for its interval of microbatches") {
            {R"([["tensor", 2]])", R"(, ["tensor_parallel", {}])"},
            {R"([["data", 2]])", R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
     INFO(axes << more);
-    const auto plan = plan_of(given, strategy(axes, config(2), more), kRows);
+    const auto plan = plan_of(given, strategy(axes, config(2), more), kFp8Rows);
     CHECK((plan::parse(plan::print(plan)) == plan));
     CHECK(compare(second, train(given, plan, {}, {.clip_norm = 0.5}, 4)) == "");
-    const auto other = plan_of(given, strategy(axes, config(1), more), kRows);
+    const auto other = plan_of(given, strategy(axes, config(1), more), kFp8Rows);
     CHECK(compare(second, train(given, other, {}, {.clip_norm = 0.5}, 4)) != "");
   }
 }
 
 TEST_CASE("without reduce_amax each rank scales by its own maximum, without communication") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
+  const auto given = built_in(kLlama, kFp8Rows);
   const auto same = [](const std::vector<Outcome>& a, const std::vector<Outcome>& b) {
     bool equal = a.size() == b.size();
     for (size_t r = 0; equal && r < a.size(); ++r) {
@@ -221,9 +222,9 @@ TEST_CASE("without reduce_amax each rank scales by its own maximum, without comm
               R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
       INFO(recipe << axes << more);
       const auto own_maxima_plan = plan_of(
-          given, strategy(axes, "{" + recipe + R"(, "fp8_reduce_amax": false})", more), kRows);
+          given, strategy(axes, "{" + recipe + R"(, "fp8_reduce_amax": false})", more), kFp8Rows);
       const auto shared_maxima_plan = plan_of(given, strategy(axes, "{" + recipe + "}", more),
-                                              kRows);
+                                              kFp8Rows);
       int maxima = 0;
       const graph::Arg max = std::string("max");
       const auto count = [&](Program& program) {
@@ -247,32 +248,33 @@ TEST_CASE("without reduce_amax each rank scales by its own maximum, without comm
   const auto one = [&](const std::string& more) {
     return train(
         given,
-        plan_of(given, strategy(kOne, R"({"fp8_recipe": "tensorwise")" + more + "}"), kRows));
+        plan_of(given, strategy(kFp8One, R"({"fp8_recipe": "tensorwise")" + more + "}"), kFp8Rows));
   };
   CHECK(same(one(""), one(R"(, "fp8_reduce_amax": false)")));
 }
 
 TEST_CASE("unsupported options of fp8 are refused") {
-  const auto given = built_in(kGpt, kRows);
+  const auto given = built_in(kGpt, kFp8Rows);
   const auto refusal = [&](const std::string& text) {
     try {
-      plan_of(given, text, kRows);
+      plan_of(given, text, kFp8Rows);
     } catch (const Error& error) {
       return std::string(error.what());
     }
     return std::string();
   };
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8": "e4m2"})")),
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8": "e4m2"})")),
              Contains("fp8 must be one of e4m3, hybrid, but got \"e4m2\", did you mean \"e4m3\"?"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "tensorwise", "fp8_amax_history_len": 2})")),
-             Contains("fp8_amax_history_len requires the recipe delayed"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "tensorwise", "fp8_interval": 2})")),
+  CHECK_THAT(
+      refusal(strategy(kFp8One, R"({"fp8_recipe": "tensorwise", "fp8_amax_history_len": 2})")),
+      Contains("fp8_amax_history_len requires the recipe delayed"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_recipe": "tensorwise", "fp8_interval": 2})")),
              Contains("fp8_interval requires the recipe delayed"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_interval": 0})")), Contains("from 1 to 65536"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "blockwise", "fp8_reduce_amax": false})")),
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_interval": 0})")), Contains("from 1 to 65536"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_recipe": "blockwise", "fp8_reduce_amax": false})")),
              Contains("fp8_reduce_amax = false requires the recipe delayed"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"match": ["block.*"]})")), Contains("[fp8]"));
-  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_margin": -1})")), Contains("from 0 to 64"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"match": ["block.*"]})")), Contains("[fp8]"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_margin": -1})")), Contains("from 0 to 64"));
   CHECK_THAT(
       refusal(strategy(R"([["pipe", 2], ["data", 1]])", "{}", R"(, ["pipeline_parallel", {}])")),
       Contains("delayed scaling requires that all ranks have the same layers"));

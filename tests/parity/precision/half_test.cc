@@ -19,8 +19,6 @@ using compile::Binding;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
 class Net : public nn::Module {
  public:
   explicit Net(bool deep = true) : deep_(deep) {
@@ -45,7 +43,7 @@ Batch batch_of() {
   return {{"x", at::randn({kRows, 6})}, {"targets", at::randn({kRows, 4})}};
 }
 
-Given given_of(Net& net, Batch batch) {
+Given half_given_of(Net& net, Batch batch) {
   const auto captured = capture(net, batch, [&](const Batch& b) { return Result{net.loss(b)}; });
   Given given{captured.graph, {batch.begin(), batch.end()}};
   for (const auto& p : net.named_parameters()) given.inputs[p.key()] = p.value().detach().clone();
@@ -56,7 +54,7 @@ std::string half(const std::string& axes, const std::string& config, const std::
   return R"([["parallel_mode", )" + axes + R"(], ["half", )" + config + "]" + more + "]";
 }
 
-const std::string kOne = R"([["data", 1]])", kTwo = R"([["data", 2]])",
+const std::string kHalfOne = R"([["data", 1]])", kHalfTwo = R"([["data", 2]])",
                   kTensor = R"([["tensor", 2]])", kBf16 = R"({"dtype": "bf16"})",
                   kOneDevice = R"({"dtype": "bf16", "masters": false})";
 
@@ -71,7 +69,7 @@ Outcome weights_of(Outcome outcome) {
 TEST_CASE("a half model's gradients equal those of LibTorch's module in bfloat16") {
   Net net;
   auto batch = batch_of();
-  const auto given = given_of(net, batch);
+  const auto given = half_given_of(net, batch);
   plan::Plan plan;
   plan.precision = {.dtype = graph::DType::bfloat16,
                     .parameters = plan::Precision::Parameters::masters};
@@ -92,8 +90,8 @@ TEST_CASE("a half model's gradients equal those of LibTorch's module in bfloat16
 TEST_CASE("the optimizer steps float32 masters with the low gradients") {
   Net net;
   const auto batch = batch_of();
-  const auto given = given_of(net, batch);
-  const auto one = train(given, plan_of(given, half(kOne, kBf16), kRows))[0];
+  const auto given = half_given_of(net, batch);
+  const auto one = train(given, plan_of(given, half(kHalfOne, kBf16), kRows))[0];
 
   std::vector<at::Tensor> masters;
   for (const auto& p : net.parameters()) {
@@ -132,7 +130,7 @@ TEST_CASE("half ranks are bit-equal to one device where sums are exact") {
   const auto integers = [](std::vector<int64_t> shape) {
     return at::randint(-1, 2, shape, at::kFloat);
   };
-  auto given = given_of(net, {{"x", integers({kRows, 6})}, {"targets", integers({kRows, 4})}});
+  auto given = half_given_of(net, {{"x", integers({kRows, 6})}, {"targets", integers({kRows, 4})}});
   for (auto& [name, tensor] : given.inputs) {
     if (name.find('.') != name.npos) tensor = integers(tensor.sizes().vec());
   }
@@ -157,7 +155,7 @@ TEST_CASE("built-in half models train on ranks as on one device, within bfloat16
     torch::manual_seed(5);
     const int64_t microbatches = more.find("accumulation") == more.npos ? 1 : 2;
     const auto given = built_in(keys, kRows, microbatches, "float32");
-    auto one_device = plan_of(given, half(kOne, config), kRows);
+    auto one_device = plan_of(given, half(kHalfOne, config), kRows);
     one_device.microbatches = microbatches;
     const auto one = train(given, one_device)[0];
     const auto ranks = train(given, plan_of(given, half(axes, config, more), kRows));
@@ -170,29 +168,29 @@ TEST_CASE("built-in half models train on ranks as on one device, within bfloat16
     }
     CHECK(one.losses[1] < one.losses[0]);
   };
-  check(kGpt, kTwo, kBf16);
-  check(kGpt, kTwo, kOneDevice);
+  check(kGpt, kHalfTwo, kBf16);
+  check(kGpt, kHalfTwo, kOneDevice);
   check(kLlama, kTensor, kBf16, R"(, ["tensor_parallel", {}])");
   check(kLlama, kTensor, kOneDevice, R"(, ["tensor_parallel", {}])");
-  check(kMoe, kTwo, kBf16);
+  check(kMoe, kHalfTwo, kBf16);
   check(kMlp, R"([["data", 4]])", kBf16, R"(, ["gradient_accumulation", {"microbatches": 2}])");
-  check(kResnet, kTwo, kBf16);
-  check(kGpt, kTwo, R"({"dtype": "fp16"})");
-  check(kGpt, kTwo, kBf16, R"(, ["fsdp", {"match": "blocks.*"}])");
-  check(kGpt, kTwo, kBf16, R"(, ["checkpoint", ["blocks.*"]])");
+  check(kResnet, kHalfTwo, kBf16);
+  check(kGpt, kHalfTwo, R"({"dtype": "fp16"})");
+  check(kGpt, kHalfTwo, kBf16, R"(, ["fsdp", {"match": "blocks.*"}])");
+  check(kGpt, kHalfTwo, kBf16, R"(, ["checkpoint", ["blocks.*"]])");
 }
 
 TEST_CASE("sharded parameters always have masters") {
   torch::manual_seed(5);
   const auto given = built_in(kMlp, kRows, 1, "float32");
-  const auto plan = plan_of(given, half(kTwo, kOneDevice, R"(, ["zero1", {}])"), kRows);
+  const auto plan = plan_of(given, half(kHalfTwo, kOneDevice, R"(, ["zero1", {}])"), kRows);
   CHECK_THROWS_WITH(train(given, plan), Catch::Contains("without masters"));
 }
 
 TEST_CASE("stochastic rounding does not depend on a parameter's sharding") {
   Net net(/*deep=*/false);
-  const auto given = given_of(net, batch_of());
-  const auto one = train(given, plan_of(given, half(kOne, kOneDevice), kRows))[0];
+  const auto given = half_given_of(net, batch_of());
+  const auto one = train(given, plan_of(given, half(kHalfOne, kOneDevice), kRows))[0];
   CHECK(one.tensors.find("down.weight")->second.first.scalar_type() == at::kBFloat16);
   CHECK(one.tensors.find("exp_avg:down.weight")->second.first.scalar_type() == at::kFloat);
   const auto whole = weights_of(one);
@@ -237,18 +235,18 @@ TEST_CASE("half gradients and low parameters take half the memory") {
   using Kind = compile::Frame::Kind;
   const auto plain = R"([["parallel_mode", [["data", 2]]]])";
   const double reduced = frame(plain, Kind::communication), kept = frame(plain, Kind::persistent);
-  CHECK(frame(half(kTwo, kBf16), Kind::communication) < 0.6 * reduced);
-  CHECK(frame(half(kTwo, kBf16), Kind::persistent) == kept);
+  CHECK(frame(half(kHalfTwo, kBf16), Kind::communication) < 0.6 * reduced);
+  CHECK(frame(half(kHalfTwo, kBf16), Kind::persistent) == kept);
   // 2 + 4 + 4 bytes of 4 + 4 + 4.
-  CHECK(frame(half(kTwo, kOneDevice), Kind::persistent) < 0.9 * kept);
+  CHECK(frame(half(kHalfTwo, kOneDevice), Kind::persistent) < 0.9 * kept);
 }
 
 TEST_CASE("a half model in float16 skips a step on all ranks if one overflows") {
   Net net;
   auto batch = batch_of();
   batch["targets"][kRows - 1][3] = 1e6;
-  const auto given = given_of(net, batch);
-  const auto plan = plan_of(given, half(kTwo, R"({"dtype": "fp16"})"), kRows);
+  const auto given = half_given_of(net, batch);
+  const auto plan = plan_of(given, half(kHalfTwo, R"({"dtype": "fp16"})"), kRows);
   for (const auto& rank : train(given, plan)) {
     CHECK(rank.tensors.find("loss_scale:skipped_steps")->second.first.item<double>() == 2);
     for (const auto& [name, part] : weights_of(rank).tensors) {

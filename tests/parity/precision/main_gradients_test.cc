@@ -12,7 +12,7 @@ namespace nn = torch::nn;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 32, kWeights = 4;
+constexpr int64_t kMainRows = 32, kWeights = 4;
 constexpr const char* kFused = R"(, ["overlap", {"accumulate": true}])";
 
 // Linear layers without biases: the gradient of each weight is a product of 16-bit matrices.
@@ -42,7 +42,8 @@ const Given& tower(int64_t microbatches) {
   if (added) {
     const auto net = std::make_shared<Tower>();
     torch::manual_seed(7);
-    const Batch batch = {{"x", at::randn({kRows, 24})}, {"targets", 100 * at::randn({kRows, 8})}};
+    const Batch batch = {{"x", at::randn({kMainRows, 24})},
+                         {"targets", 100 * at::randn({kMainRows, 8})}};
     at->second = capture_model({net, batch, [net](const Batch& b) { return Result{net->loss(b)}; }},
                                microbatches);
   }
@@ -53,7 +54,7 @@ const Given& tower(int64_t microbatches) {
 const compile::StepSpec kSpec{.optimizer = "sgd"};
 
 plan::Plan plan_for(const std::string& axes, const std::string& methods, int64_t microbatches) {
-  return plan_of(tower(microbatches), strategy_on(axes, methods, microbatches), kRows);
+  return plan_of(tower(microbatches), strategy_on(axes, methods, microbatches), kMainRows);
 }
 
 Program program_of(const plan::Plan& plan, int64_t microbatches) {

@@ -17,30 +17,31 @@ using compile::Frame;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 16;
+constexpr int64_t kMastersRows = 16;
 const std::string kDeep = "kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 5\noutputs = 5\n",
                   kHalf = R"(["half", {"dtype": "bf16", "gradients": "float32"}])",
                   kStages = R"(, ["pipeline_parallel", {"schedule": "interleaved", "chunks": 2}])";
 // Without clipping, gradients are scaled by one for any order of the norm's sum.
-const compile::StepSpec kSpec{};
+const compile::StepSpec kMastersSpec{};
 
 const Given& deep(int64_t microbatches) {
   static std::map<int64_t, Given> known;
   const auto [at, added] = known.try_emplace(microbatches);
   if (added) {
     torch::manual_seed(5);
-    at->second = built_in(kDeep, kRows, microbatches, "float32");
+    at->second = built_in(kDeep, kMastersRows, microbatches, "float32");
   }
   return at->second;
 }
 
-plan::Plan plan_for(const std::string& axes, const std::string& more, int64_t microbatches) {
-  return plan_of(deep(microbatches), strategy_on(axes, kHalf + more, microbatches), kRows);
+plan::Plan masters_plan_for(const std::string& axes, const std::string& more,
+                            int64_t microbatches) {
+  return plan_of(deep(microbatches), strategy_on(axes, kHalf + more, microbatches), kMastersRows);
 }
 
-Program program_of(const plan::Plan& plan, int64_t microbatches, int64_t rank = 0) {
+Program masters_program_of(const plan::Plan& plan, int64_t microbatches, int64_t rank = 0) {
   static DryRuns traces;
-  return compile::compile(deep(microbatches).graph, plan, kSpec, rank, traces);
+  return compile::compile(deep(microbatches).graph, plan, kMastersSpec, rank, traces);
 }
 
 // The number of times that a step runs the op.
@@ -56,12 +57,13 @@ int64_t runs_of(const Program& program, const std::string& op) {
 
 TEST_CASE("sharded masters train bit-equal to whole ones") {
   for (const int64_t microbatches : {1, 2, 4}) {
-    const auto whole = train(deep(microbatches), plan_for(R"(["data", 2])", "", microbatches), {},
-                             kSpec, 3);
+    const auto whole = train(deep(microbatches),
+                             masters_plan_for(R"(["data", 2])", "", microbatches), {}, kMastersSpec,
+                             3);
     const auto check = [&](const std::string& axes, const std::string& more) {
       INFO(axes << more << microbatches);
-      const auto plan = plan_for(axes, more, microbatches);
-      const auto ranks = train(deep(microbatches), plan, {}, kSpec, 3);
+      const auto plan = masters_plan_for(axes, more, microbatches);
+      const auto ranks = train(deep(microbatches), plan, {}, kMastersSpec, 3);
       CHECK(compare(whole[0], ranks, 1e-12) == "");
     };
     for (const std::string zero : {"zero1", "zero2"}) {
@@ -97,26 +99,26 @@ TEST_CASE("low weights are gathered once a step, and masters take a rank's part 
         elements += given.graph.type(input.value).numel();
       }
     }
-    const auto whole = plan_for(R"(["data", 2])", "", microbatches),
-               parts = plan_for(R"(["data", 2])", R"(, ["zero1", {"match": "blocks.*"}])",
-                                microbatches);
-    const auto program = program_of(parts, microbatches);
+    const auto whole = masters_plan_for(R"(["data", 2])", "", microbatches),
+               parts = masters_plan_for(R"(["data", 2])", R"(, ["zero1", {"match": "blocks.*"}])",
+                                        microbatches);
+    const auto program = masters_program_of(parts, microbatches);
     CHECK(runs_of(program, "comm::all_gather") == std::ssize(plan::flats(parts, given.graph, 0)));
     // No microbatch rounds whole masters: the first one rounds the rank's part.
-    CHECK(runs_of(program_of(whole, microbatches), "perigee::cast") >=
+    CHECK(runs_of(masters_program_of(whole, microbatches), "perigee::cast") >=
           runs_of(program, "perigee::cast") + microbatches);
     // Weights and two states, half of each.
-    const auto saved = bytes_of(program_of(whole, microbatches)) - bytes_of(program);
+    const auto saved = bytes_of(masters_program_of(whole, microbatches)) - bytes_of(program);
     CHECK(saved == Approx(static_cast<double>(3 * 4 * elements / 2)).epsilon(0.05).margin(512));
-    const auto ranks = train(given, parts, {}, kSpec);
+    const auto ranks = train(given, parts, {}, kMastersSpec);
     CHECK(compare_memory(given, parts, ranks) == "");
   }
 }
 
 TEST_CASE("the weights of a later part are gathered while an earlier part runs") {
-  const auto plan = plan_for(R"(["pipe", 2], ["data", 2])",
-                             kStages + R"(, ["zero1", {"match": "blocks.*"}])", 4);
-  const auto program = program_of(plan, 4);
+  const auto plan = masters_plan_for(R"(["pipe", 2], ["data", 2])",
+                                     kStages + R"(, ["zero1", {"match": "blocks.*"}])", 4);
+  const auto program = masters_program_of(plan, 4);
   std::map<int32_t, size_t> started;  // by event: the section
   size_t across = 0;
   for (size_t s = 0; s < program.sections.size(); ++s) {
@@ -131,9 +133,9 @@ TEST_CASE("the weights of a later part are gathered while an earlier part runs")
 }
 
 TEST_CASE("low weights that are not recast or not gathered are detected") {
-  const auto whole = train(deep(2), plan_for(R"(["data", 2])", "", 2), {}, kSpec);
-  const auto plan = plan_for(R"(["data", 2])", R"(, ["zero1", {}])", 2);
-  CHECK(compare(whole[0], train(deep(2), plan, {}, kSpec), 1e-12) == "");
+  const auto whole = train(deep(2), masters_plan_for(R"(["data", 2])", "", 2), {}, kMastersSpec);
+  const auto plan = masters_plan_for(R"(["data", 2])", R"(, ["zero1", {}])", 2);
+  CHECK(compare(whole[0], train(deep(2), plan, {}, kMastersSpec), 1e-12) == "");
   const auto without = [&](const char* op) {
     int erased = 0;
     const auto ranks = train(
@@ -153,7 +155,7 @@ TEST_CASE("low weights that are not recast or not gathered are detected") {
             }));
           }
         },
-        kSpec);
+        kMastersSpec);
     CHECK(erased > 0);
     return compare(whole[0], ranks, 1e-12);
   };
@@ -165,11 +167,11 @@ TEST_CASE("parts of a stage whose peaks of microbatches in flight differ in time
   const std::string model =
       "kind = 'gpt'\nlayers = 8\nwidth = 12\nheads = 3\nhidden = 20\nvocab = 11\n";
   torch::manual_seed(5);
-  const auto given = built_in(model, kRows, 8);
+  const auto given = built_in(model, kMastersRows, 8);
   const auto staged = strategy_on(
       R"(["pipe", 2])", R"(["pipeline_parallel", {"schedule": "interleaved", "chunks": 4}])", 8);
-  const auto plan = plan_of(given, staged, kRows);
-  auto one = plan_of(given, strategy_on(R"(["data", 1])", "", 8), kRows);
+  const auto plan = plan_of(given, staged, kMastersRows);
+  auto one = plan_of(given, strategy_on(R"(["data", 1])", "", 8), kMastersRows);
   const auto ranks = train(given, plan);
   CHECK(compare(train(given, one)[0], ranks) == "");
   CHECK(compare_memory(given, plan, ranks) == "");

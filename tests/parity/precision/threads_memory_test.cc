@@ -25,7 +25,7 @@ plan::Plan plan_in(const Given& given, const std::string& precision) {
   return plan_of(given, strategy_on(R"(["data", 1])", precision), 4);
 }
 
-compile::Program program_of(const Given& given, const plan::Plan& plan) {
+compile::Program dry_program_of(const Given& given, const plan::Plan& plan) {
   DryRuns traces;
   return compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, traces);
 }
@@ -74,7 +74,7 @@ TEST_CASE("a step on 1 to 4 threads holds the predicted bytes in every precision
       for (int threads = 1; threads <= 4; ++threads) {
         INFO(kind << " " << precision << ", " << threads << " threads");
         at::set_num_threads(threads);
-        const auto program = program_of(given, plan);
+        const auto program = dry_program_of(given, plan);
         CHECK(program.exact_memory);
         const auto steps = run_steps(given, program, plan.mesh, threads);
         CHECK(steps.counted == program.peak_bytes);
@@ -93,7 +93,7 @@ TEST_CASE("a trace without the allocations of ops is refused") {
   const auto given = model_of("gpt");
   const auto plan = plan_in(given, kPrecisions[1]);
   at::set_num_threads(2);
-  auto program = program_of(given, plan);
+  auto program = dry_program_of(given, plan);
   int64_t left_out = 0;
   for (auto& section : program.sections) {
     for (auto& instruction : section.instructions) {

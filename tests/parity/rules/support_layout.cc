@@ -13,8 +13,6 @@ using graph::TensorType;
 using graph::ValueId;
 using Ints = std::vector<int64_t>;
 
-TensorType real_type(Shape shape) { return {DType::float64, std::move(shape)}; }
-
 int64_t rank_of(const Shape& shape) { return static_cast<int64_t>(shape.size()); }
 
 void views(Cases& cases) {

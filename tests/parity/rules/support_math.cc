@@ -10,8 +10,6 @@ using graph::TensorType;
 using graph::ValueId;
 using Ints = std::vector<int64_t>;
 
-TensorType real_type(Shape shape) { return {DType::float64, std::move(shape)}; }
-
 // The shape with some dims replaced by 1 and leading ones dropped.
 Shape broadcastable(Case& c, const Shape& shape) {
   Shape own = shape;

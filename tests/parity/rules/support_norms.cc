@@ -9,8 +9,6 @@ using graph::DType;
 using graph::TensorType;
 using graph::ValueId;
 
-TensorType real_type(Shape shape) { return {DType::float64, std::move(shape)}; }
-
 // Runs forward and, with the saved values, backward.
 void norms(Cases& cases) {
   cases["aten::native_layer_norm"] = [](Case& c) {

@@ -3,12 +3,17 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "tests/parity/support/case.h"
 
 namespace perigee::parity {
 
 using Cases = std::map<std::string, Build>;
+
+inline graph::TensorType real_type(Shape shape) {
+  return {graph::DType::float64, std::move(shape)};
+}
 
 void add_math_cases(Cases& cases);
 void add_norm_cases(Cases& cases);

@@ -137,6 +137,13 @@ std::string strategy_on(const std::string& axes, const std::string& methods, int
       microbatches, methods.empty() ? "" : ", " + methods);
 }
 
+std::string axis_of(const compile::Instruction& instruction) {
+  for (const auto& [name, arg] : instruction.args) {
+    if (name == "axis") return std::get<std::string>(arg);
+  }
+  return "";
+}
+
 std::map<std::string, int> exchanges_of(const compile::Program& program) {
   std::map<std::string, int> found;
   for (const auto& section : program.sections) {

@@ -19,6 +19,9 @@
 
 namespace perigee::parity {
 
+// Samples of a batch in most tests.
+inline constexpr int64_t kRows = 8;
+
 // Dry runs, each made once.
 class DryRuns : public compile::TraceSource {
  public:
@@ -57,6 +60,9 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
 // Returns a strategy as data: axes (`["data", 2]`), and methods beside the microbatches.
 std::string strategy_on(const std::string& axes, const std::string& methods,
                         int64_t microbatches = 1);
+
+// Returns the mesh axis of an instruction of communication, or "".
+std::string axis_of(const compile::Instruction& instruction);
 
 // Returns the number of each collective but all_reduce in a program: "forward all_gather".
 std::map<std::string, int> exchanges_of(const compile::Program& program);

@@ -15,7 +15,6 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 8;
 const std::string kDeep =
     "kind = 'gpt'\nlayers = 4\nwidth = 32\nheads = 4\nhidden = 128\nvocab = 64\n";
 

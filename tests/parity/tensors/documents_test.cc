@@ -17,7 +17,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 4;
+constexpr int64_t kDocumentsRows = 4;
 
 const char* const kGptWithoutDropout =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\npositions = 12\n";
@@ -33,7 +33,8 @@ std::string hf(const std::string& fixture) {
 }
 
 plan::Plan plan_of(const Given& given, const std::string& mesh, const std::string& methods) {
-  return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
+  return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods),
+                 kDocumentsRows);
 }
 
 Outcome on_one(const Given& given, int64_t microbatches = 1) {
@@ -74,7 +75,7 @@ TEST_CASE("packed documents train as on one device under every parallelism of at
   const auto check = [](const std::string& keys, const std::string& mesh,
                         const std::string& methods, int64_t microbatches = 1) {
     torch::manual_seed(5);
-    const auto model = packed(keys, kRows, {3, 1, 3, 1}, microbatches);
+    const auto model = packed(keys, kDocumentsRows, {3, 1, 3, 1}, microbatches);
     const auto& given = model.given;
     const auto one = on_one(given, microbatches);
     const auto plan = plan_of(given, mesh, methods);
@@ -152,8 +153,9 @@ struct Masked : nn::Module {
 Given masked(bool by_mask) {
   torch::manual_seed(7);
   const auto net = std::make_shared<Masked>(by_mask);
-  const auto draw = [] { return at::randint(0, 11, {kRows, Masked::kLength}, at::kLong); };
-  auto documents = at::tensor({0, 0, 0, 1, 2, 2, 2, 3}, at::kLong).expand({kRows, 8}).contiguous();
+  const auto draw = [] { return at::randint(0, 11, {kDocumentsRows, Masked::kLength}, at::kLong); };
+  auto documents =
+      at::tensor({0, 0, 0, 1, 2, 2, 2, 3}, at::kLong).expand({kDocumentsRows, 8}).contiguous();
   documents[1] = at::tensor({0, 1, 1, 1, 1, 1, 2, 2}, at::kLong);
   return capture_model({net,
                         {{"tokens", draw()}, {"labels", draw()}, {"documents", documents}},
@@ -182,7 +184,7 @@ TEST_CASE("a mask of documents that a model computes trains as on one device") {
 
 TEST_CASE("numbers of documents that do not travel with their keys are detected") {
   torch::manual_seed(5);
-  const auto model = packed(kLlama, kRows, {3, 1, 3, 1});
+  const auto model = packed(kLlama, kDocumentsRows, {3, 1, 3, 1});
   const auto& given = model.given;
   const auto one = on_one(given);
   const auto ring = plan_of(given, R"([["context", 2]])",
@@ -233,7 +235,7 @@ TEST_CASE("numbers of documents are exchanged once for all layers") {
   for (const int64_t layers : {1, 3}) {
     std::string keys = kLlama;
     keys.replace(keys.find("layers = 2"), 10, fmt::format("layers = {}", layers));
-    const auto model = packed(keys, kRows, {3, 1, 3, 1});
+    const auto model = packed(keys, kDocumentsRows, {3, 1, 3, 1});
     for (const char* methods :
          {R"(["sequence_parallel", {"axis": "context"}])", R"(["context_parallel", {}])"}) {
       INFO(layers << methods);

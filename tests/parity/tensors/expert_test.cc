@@ -16,8 +16,6 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
 // Six experts; a batch of few tokens leaves some of them without a token.
 std::string moe(const std::string& more) {
   return "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\n"
@@ -25,14 +23,14 @@ std::string moe(const std::string& more) {
          more;
 }
 
-plan::Plan plan_of(const Given& given, const std::string& mesh, const std::string& methods) {
+plan::Plan expert_plan_of(const Given& given, const std::string& mesh, const std::string& methods) {
   return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
 }
 
 Outcome one_device(const Given& given, const std::string& microbatches) {
   const auto methods = fmt::format(R"(["gradient_accumulation", {{"microbatches": {}}}])",
                                    microbatches);
-  return train(given, plan_of(given, R"([["data", 1]])", methods))[0];
+  return train(given, expert_plan_of(given, R"([["data", 1]])", methods))[0];
 }
 
 const char* const kExperts = R"(["expert_parallel", {}])";
@@ -44,7 +42,7 @@ TEST_CASE("sharded experts train as on one device") {
     const auto given = built_in(moe(keys), kRows, microbatches);
     const auto count = std::to_string(microbatches);
     const auto one = one_device(given, count);
-    const auto plan = plan_of(
+    const auto plan = expert_plan_of(
         given, mesh,
         fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
     INFO(keys << mesh << methods);
@@ -84,7 +82,7 @@ TEST_CASE("experts and other layers are sharded over axes of their own") {
     torch::manual_seed(5);
     const auto given = built_in(moe(keys), kRows, microbatches);
     const auto count = std::to_string(microbatches);
-    const auto plan = plan_of(
+    const auto plan = expert_plan_of(
         given, mesh,
         fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
     INFO(keys << mesh << methods);
@@ -125,8 +123,8 @@ TEST_CASE("sharded experts exchange the expected number of messages") {
   torch::manual_seed(5);
   const auto given = built_in(moe("capacity_per = 'sample'\ntop_k = 1\n"), kRows);
   DryRuns traces;
-  const auto program = compile::compile(given.graph, plan_of(given, R"([["expert", 2]])", kExperts),
-                                        {}, 0, traces);
+  const auto program = compile::compile(
+      given.graph, expert_plan_of(given, R"([["expert", 2]])", kExperts), {}, 0, traces);
   CHECK(exchanges_of(program) == std::map<std::string, int>{{"forward all_gather", 2},
                                                             {"forward all_to_all", 2},
                                                             {"forward exchange", 6},
@@ -137,7 +135,7 @@ TEST_CASE("a program that loses rows of experts is detected") {
   torch::manual_seed(5);
   const auto given = built_in(moe("capacity_per = 'sample'\n"), kRows);
   const auto one = one_device(given, "1");
-  const auto plan = plan_of(given, R"([["expert", 2]])", kExperts);
+  const auto plan = expert_plan_of(given, R"([["expert", 2]])", kExperts);
   const auto wrong = [&](const std::function<void(Instruction&)>& change) {
     std::atomic<int> changed = 0;
     const auto edit = [&](Program& program) {
@@ -175,13 +173,14 @@ TEST_CASE("a program that loses rows of experts is detected") {
   const auto dropless = built_in(
       moe("capacity = 0\ndropless = true\ncapacity_per = 'sample'\ntop_k = 1\n"), kRows);
   CHECK(compare(one_device(dropless, "1"),
-                train(dropless, plan_of(dropless, R"([["expert", 2]])", kExperts), lose)) != "");
+                train(dropless, expert_plan_of(dropless, R"([["expert", 2]])", kExperts), lose)) !=
+        "");
 }
 
 TEST_CASE("a dropless step fails if a token exceeds the capacity") {
   torch::manual_seed(5);
   const auto given = built_in(moe("capacity = 0.4\ndropless = true\n"), kRows);
-  CHECK_THROWS_WITH(train(given, plan_of(given, R"([["expert", 2]])", kExperts)),
+  CHECK_THROWS_WITH(train(given, expert_plan_of(given, R"([["expert", 2]])", kExperts)),
                     Catch::Contains("model.capacity"));
 }
 
@@ -190,7 +189,7 @@ TEST_CASE("expert_parallel refuses experts that it cannot distribute") {
   const auto given = built_in(moe(""), kRows);
   const auto refusal = [](const Given& model, const std::string& mesh, const std::string& methods) {
     try {
-      plan_of(model, mesh, methods);
+      expert_plan_of(model, mesh, methods);
     } catch (const Error& error) {
       return std::string(error.what());
     }

@@ -15,7 +15,6 @@ using compile::Instruction;
 using compile::Program;
 using compile::Section;
 
-constexpr int64_t kRows = 8;
 const compile::StepSpec kSpec{};  // no clipping
 
 const Given& gpt(int64_t microbatches = 1) {

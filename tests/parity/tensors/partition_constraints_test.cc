@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-constexpr int64_t kRows = 4;
+constexpr int64_t kConstraintsRows = 4;
 
 std::string constraint(const std::string& op, const std::string& parent, const std::string& dims,
                        bool replica) {
@@ -46,9 +46,10 @@ std::string input_placements(const Given& given, const plan::Plan& plan, const s
 
 TEST_CASE("ops run as their constraints allow, and train as one device does") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows);
-  const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
-  const auto free = plan_of(given, strategy(""), kRows);
+  const auto given = built_in(kLlama, kConstraintsRows);
+  const auto one = train(
+      given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kConstraintsRows))[0];
+  const auto free = plan_of(given, strategy(""), kConstraintsRows);
   CHECK(input_placements(given, free, "blocks.0.mlp.up", "aten::mm") == "R S1 ");
   CHECK(input_placements(given, free, "blocks.0.mlp.down", "aten::mm") == "S1 S0 ");
   for (const auto& [constraints, up, down] : std::vector<std::array<std::string, 3>>{
@@ -60,7 +61,7 @@ TEST_CASE("ops run as their constraints allow, and train as one device does") {
             "S0 R ", "R S1 "},
            {constraint("aten::mm", "", R"("0,1", "1,1")", true), "R S1 ", "S1 S0 "}}) {
     INFO(constraints);
-    const auto plan = plan_of(given, strategy(constraints), kRows);
+    const auto plan = plan_of(given, strategy(constraints), kConstraintsRows);
     CHECK(input_placements(given, plan, "blocks.1.mlp.up", "aten::mm") == up);
     CHECK(input_placements(given, plan, "blocks.1.mlp.down", "aten::mm") == down);
     CHECK((plan::parse(plan::print(plan)) == plan));
@@ -85,9 +86,9 @@ TEST_CASE("replicated ops combine with split backward passes, rounded or not") {
   for (const bool low : {false, true}) {
     const std::string amp = low ? R"(, ["amp_native", {"dtype": "bf16"}])" : "";
     torch::manual_seed(5);
-    const auto given = built_in(deep, 2 * kRows, 4, low ? "float32" : "float64", 12);
+    const auto given = built_in(deep, 2 * kConstraintsRows, 4, low ? "float32" : "float64", 12);
     const auto plan_for = [&](const std::string& axes, const std::string& methods) {
-      return plan_of(given, strategy_on(axes, methods, 4), 2 * kRows);
+      return plan_of(given, strategy_on(axes, methods, 4), 2 * kConstraintsRows);
     };
     const auto one = train(given, plan_for(R"(["data", 1])", low ? amp.substr(2) : ""))[0];
     for (const auto& [schedule, context] : std::vector<std::pair<std::string, bool>>{
@@ -116,10 +117,10 @@ TEST_CASE("replicated ops combine with split backward passes, rounded or not") {
 }
 
 TEST_CASE("constraints that no plan satisfies are refused") {
-  const auto given = built_in(kLlama, kRows);
+  const auto given = built_in(kLlama, kConstraintsRows);
   const auto refusal = [&](const std::string& constraints) -> std::string {
     try {
-      plan_of(given, strategy(constraints), kRows);
+      plan_of(given, strategy(constraints), kConstraintsRows);
     } catch (const Error& error) {
       return error.what();
     }
@@ -136,7 +137,7 @@ TEST_CASE("constraints that no plan satisfies are refused") {
   CHECK_THAT(refusal("3"), Contains("a constraint is a table, but got 3"));
   const auto decisions = [&](const std::string& text) {
     std::string said;
-    for (const auto& decision : plan_of(given, text, kRows).decisions) {
+    for (const auto& decision : plan_of(given, text, kConstraintsRows).decisions) {
       if (decision.by == "partition_constraints") said += decision.sentence + "\n";
     }
     return said;

@@ -17,8 +17,6 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
 plan::Plan empty_plan(const graph::Graph& graph, const std::string& axes) {
   plan::Plan plan;
   plan.graph_hash = graph::structural_hash(graph);

@@ -19,10 +19,12 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 4;
+constexpr int64_t kSequenceRows = 4;
 
-plan::Plan plan_of(const Given& given, const std::string& mesh, const std::string& methods) {
-  return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
+plan::Plan sequence_plan_of(const Given& given, const std::string& mesh,
+                            const std::string& methods) {
+  return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods),
+                 kSequenceRows);
 }
 
 namespace nn = torch::nn;
@@ -54,7 +56,7 @@ struct Biased : nn::Module {
 Given biased(bool for_each) {
   torch::manual_seed(7);
   const auto net = std::make_shared<Biased>(for_each);
-  const auto draw = [] { return at::randint(0, 11, {kRows, Biased::kLength}, at::kLong); };
+  const auto draw = [] { return at::randint(0, 11, {kSequenceRows, Biased::kLength}, at::kLong); };
   return capture_model({net, {{"tokens", draw()}, {"labels", draw()}}, [net](const Batch& b) {
                           return Result{net->loss(b)};
                         }});
@@ -62,7 +64,8 @@ Given biased(bool for_each) {
 
 TEST_CASE("an attention bias has the rows of a rank's queries in ring attention") {
   const auto given = biased(true);
-  const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
+  const auto one = train(given,
+                         sequence_plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
   const std::string ring = R"(["context_parallel", {"attention": "ring"})";
   for (const auto& [mesh, method] : std::vector<std::pair<std::string, std::string>>{
            {R"([["context", 2]])", ring + "]"},
@@ -72,7 +75,7 @@ TEST_CASE("an attention bias has the rows of a rank's queries in ring attention"
             R"(["context_parallel", {"attention": "ring", "load_balance": true}])"},
            {R"([["context", 2], ["data", 2]])", ring + R"(], ["fsdp", {"axis": "data"}])"}}) {
     INFO(mesh << method);
-    const auto plan = plan_of(given, mesh, method);
+    const auto plan = sequence_plan_of(given, mesh, method);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -95,10 +98,12 @@ TEST_CASE("an attention bias has the rows of a rank's queries in ring attention"
     CHECK(compare(one, train(given, plan, wrong)) != "");
   }
   const auto broadcast = biased(false);
-  CHECK_THROWS_WITH(plan_of(broadcast, R"([["context", 2]])", ring + "]"),
+  CHECK_THROWS_WITH(sequence_plan_of(broadcast, R"([["context", 2]])", ring + "]"),
                     Catch::Contains("trained bias to have a number for each query and key"));
-  const auto gathers = plan_of(broadcast, R"([["context", 2]])", R"(["context_parallel", {}])");
-  CHECK(compare(train(broadcast, plan_of(broadcast, R"([["data", 1]])", R"(["grad_comm", {}])"))[0],
+  const auto gathers = sequence_plan_of(broadcast, R"([["context", 2]])",
+                                        R"(["context_parallel", {}])");
+  CHECK(compare(train(broadcast,
+                      sequence_plan_of(broadcast, R"([["data", 1]])", R"(["grad_comm", {}])"))[0],
                 train(broadcast, gathers)) == "");
 }
 
@@ -106,9 +111,10 @@ TEST_CASE("sharded sequences train as on one device") {
   const auto check = [](const std::string& keys, const std::string& mesh,
                         const std::string& methods, int64_t sequence = 6) {
     torch::manual_seed(5);
-    const auto given = built_in(keys, kRows, 1, "float64", sequence);
-    const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
-    const auto plan = plan_of(given, mesh, methods);
+    const auto given = built_in(keys, kSequenceRows, 1, "float64", sequence);
+    const auto one = train(given,
+                           sequence_plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
+    const auto plan = sequence_plan_of(given, mesh, methods);
     INFO(keys << mesh << methods);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
@@ -165,10 +171,10 @@ TEST_CASE("sharded sequences train as on one device") {
 TEST_CASE("sharded sequences move the expected bytes") {
   torch::manual_seed(5);
   const auto counts = [&](const char* keys, const char* mesh, const char* methods) {
-    const auto given = built_in(keys, kRows, 1, "float64", 12);
+    const auto given = built_in(keys, kSequenceRows, 1, "float64", 12);
     DryRuns traces;
-    const auto program = compile::compile(given.graph, plan_of(given, mesh, methods), {}, 0,
-                                          traces);
+    const auto program = compile::compile(given.graph, sequence_plan_of(given, mesh, methods), {},
+                                          0, traces);
     std::string text;
     for (const auto& [what, count] : exchanges_of(program))
       text += fmt::format("{} x {}\n", count, what);
@@ -193,10 +199,10 @@ TEST_CASE("sharded sequences move the expected bytes") {
 // All ranks' attention reads equally many keys, or that of later ranks more.
 TEST_CASE("zigzag shards of a sequence balance the work under a causal mask") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows, 1, "float64", 16);
+  const auto given = built_in(kLlama, kSequenceRows, 1, "float64", 16);
   const auto work = [&](const std::string& method, int64_t rank) {
     DryRuns traces;
-    const auto plan = plan_of(given, R"([["context", 4]])", method);
+    const auto plan = sequence_plan_of(given, R"([["context", 4]])", method);
     const auto program = compile::compile(given.graph, plan, {}, rank, traces);
     int64_t pairs = 0;  // of a query and a key
     for (const auto& section : program.sections) {
@@ -231,10 +237,10 @@ TEST_CASE("zigzag shards of a sequence balance the work under a causal mask") {
 // A rank of a ring has its own part of a layer's keys and values and two parts in transit.
 TEST_CASE("no rank of a ring ever has all keys and values") {
   torch::manual_seed(5);
-  const auto given = built_in(kLlama, kRows, 1, "float64", 32);
+  const auto given = built_in(kLlama, kSequenceRows, 1, "float64", 32);
   for (const char* attention : {"all_gather", "ring"}) {
     DryRuns traces;
-    const auto plan = plan_of(
+    const auto plan = sequence_plan_of(
         given, R"([["context", 8]])",
         fmt::format(R"(["context_parallel", {{"attention": "{}"}}])", attention));
     const auto program = compile::compile(given.graph, plan, {}, 0, traces);
@@ -254,13 +260,14 @@ TEST_CASE("no rank of a ring ever has all keys and values") {
 
 TEST_CASE("a missing exchange or sum of a sharded sequence is detected") {
   torch::manual_seed(5);
-  const auto given = built_in(kGpt, kRows);
-  const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
+  const auto given = built_in(kGpt, kSequenceRows);
+  const auto one = train(given,
+                         sequence_plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
   for (const auto& [axis, method] : std::map<std::string, std::string>{
            {"sequence", R"(["sequence_parallel", {}])"},
            {"context", R"(["context_parallel", {}])"},
            {"tensor", R"(["context_parallel", {"axis": "tensor", "attention": "ring"}])"}}) {
-    const auto plan = plan_of(given, fmt::format(R"([["{}", 2]])", axis), method);
+    const auto plan = sequence_plan_of(given, fmt::format(R"([["{}", 2]])", axis), method);
     for (const char* op : {"comm::all_to_all", "comm::all_gather", "comm::reduce_scatter",
                            "comm::all_reduce", "comm::shift"}) {
       bool any = false;
@@ -280,9 +287,9 @@ TEST_CASE("a missing exchange or sum of a sharded sequence is detected") {
 TEST_CASE("sequence_parallel and context_parallel refuse models that they cannot shard") {
   const auto refused = [](const std::string& keys, const std::string& mesh,
                           const std::string& method) -> std::string {
-    const auto given = built_in(keys, kRows);
+    const auto given = built_in(keys, kSequenceRows);
     try {
-      plan_of(given, mesh, method);
+      sequence_plan_of(given, mesh, method);
     } catch (const Error& error) {
       return error.what();
     }

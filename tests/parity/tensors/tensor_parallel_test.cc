@@ -15,9 +15,7 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
-plan::Plan plan_of(const Given& given, const std::string& strategy) {
+plan::Plan tensor_parallel_plan_of(const Given& given, const std::string& strategy) {
   return plan_of(given, strategy, kRows);
 }
 
@@ -25,8 +23,10 @@ std::string parallel(const std::string& axes, const std::string& config) {
   return R"([["parallel_mode", )" + axes + R"(], ["tensor_parallel", )" + config + "]";
 }
 
-const std::string kTwo = R"([["tensor", 2]])", kThree = R"([["tensor", 3], ["data", 2]])",
-                  kOuter = R"([["data", 2], ["tensor", 2]])", kSequence = R"({"sequence": true})";
+const std::string kTensorParallelTwo = R"([["tensor", 2]])",
+                  kThree = R"([["tensor", 3], ["data", 2]])",
+                  kOuter = R"([["data", 2], ["tensor", 2]])",
+                  kWithSequence = R"({"sequence": true})";
 
 TEST_CASE("tensor_parallel trains the built-in models as one device does") {
   std::string untied = kGpt;
@@ -36,24 +36,24 @@ TEST_CASE("tensor_parallel trains the built-in models as one device does") {
     torch::manual_seed(5);
     const bool accumulates = more.find("accumulation") != std::string::npos;
     const auto given = built_in(keys, kRows, accumulates ? 2 : 1);
-    const auto plan = plan_of(given, parallel(axes, config) + more + "]");
+    const auto plan = tensor_parallel_plan_of(given, parallel(axes, config) + more + "]");
     INFO(keys << axes << config << more);
-    auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    auto one_device = tensor_parallel_plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
     one_device.microbatches = plan.microbatches;
     CHECK(compare(train(given, one_device)[0], train(given, plan)) == "");
   };
   for (const auto& keys : {std::string(kGpt), untied, std::string(kLlama)}) {
-    check(keys, kTwo, "{}");
-    check(keys, kThree, kSequence);
+    check(keys, kTensorParallelTwo, "{}");
+    check(keys, kThree, kWithSequence);
   }
-  check(kGpt, kOuter, kSequence);
-  check(kMoe, kTwo, "{}");
-  check(kMoe, kTwo, kSequence);
+  check(kGpt, kOuter, kWithSequence);
+  check(kMoe, kTensorParallelTwo, "{}");
+  check(kMoe, kTensorParallelTwo, kWithSequence);
   check(kMlp, kThree, "{}");
   check(kGpt, kOuter, R"({"column": ["blocks.*.mlp.up"], "row": ["blocks.1.mlp.down.weight"]})");
   check(kGpt, kOuter, "{}", R"(, ["gradient_accumulation", {"microbatches": 2}])");
   for (const char* config : {"{}", R"({"sequence": true})"}) {
-    check(kGpt, kTwo, config, R"(, ["checkpoint", ["blocks.*"]])");
+    check(kGpt, kTensorParallelTwo, config, R"(, ["checkpoint", ["blocks.*"]])");
   }
 }
 
@@ -62,9 +62,10 @@ TEST_CASE("layers sharded over several axes train as on one device") {
                         const std::string& methods) {
     torch::manual_seed(5);
     const auto given = built_in(keys, kRows);
-    const auto plan = plan_of(given, R"([["parallel_mode", )" + axes + "], " + methods + "]");
+    const auto plan = tensor_parallel_plan_of(
+        given, R"([["parallel_mode", )" + axes + "], " + methods + "]");
     INFO(keys << axes << methods);
-    const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    const auto one_device = tensor_parallel_plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
     const auto ranks = train(given, plan);
     CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -91,8 +92,9 @@ TEST_CASE("layers sharded over several axes train as on one device") {
 TEST_CASE("a missing collective, or an average for a sum, of tensor_parallel is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows);
-  const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
-  const auto plan = plan_of(given, parallel(kTwo, "{}") + "]");
+  const auto one = train(
+      given, tensor_parallel_plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
+  const auto plan = tensor_parallel_plan_of(given, parallel(kTensorParallelTwo, "{}") + "]");
   CHECK(compare(one, train(given, plan)) == "");
   const auto without = [](graph::Phase phase) {
     return [phase](Program& program) {
@@ -131,8 +133,10 @@ TEST_CASE("with sequence sharding ranks keep their parts and re-gather them") {
     INFO(keys);
     torch::manual_seed(5);
     const auto given = built_in(keys, kRows);
-    const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
-    const auto plan = plan_of(given, parallel(kTwo, kSequence) + "]");
+    const auto one = train(
+        given, tensor_parallel_plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
+    const auto plan = tensor_parallel_plan_of(given,
+                                              parallel(kTensorParallelTwo, kWithSequence) + "]");
     DryRuns traces;
     const auto program = compile::compile(given.graph, plan, {}, 0, traces);
     std::set<int32_t> gathered;
@@ -154,8 +158,9 @@ TEST_CASE("with sequence sharding ranks keep their parts and re-gather them") {
       }
     }
     CHECK(gathered.size() >= 4);  // two in each block
-    const auto whole = compile::compile(given.graph, plan_of(given, parallel(kTwo, "{}") + "]"), {},
-                                        0, traces);
+    const auto whole = compile::compile(
+        given.graph, tensor_parallel_plan_of(given, parallel(kTensorParallelTwo, "{}") + "]"), {},
+        0, traces);
     CHECK(saved(program) < 0.8 * saved(whole));
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
@@ -172,8 +177,8 @@ TEST_CASE("with sequence sharding ranks keep their parts and re-gather them") {
 
 TEST_CASE("small sums over tensor ranks do not wait for the reduction of units") {
   const auto given = built_in(kGpt, kRows);
-  const auto plan = plan_of(given,
-                            parallel(kOuter, kSequence) + R"(, ["zero1", {"match": "blocks.*"}]])");
+  const auto plan = tensor_parallel_plan_of(
+      given, parallel(kOuter, kWithSequence) + R"(, ["zero1", {"match": "blocks.*"}]])");
   DryRuns traces;
   const auto program = compile::compile(given.graph, plan, {}, 0, traces);
   const auto base = [&](const graph::Node& node) {
@@ -209,7 +214,8 @@ TEST_CASE("a sharded vocabulary's gradient has only the rank's rows, in any prec
     for (const std::string precision :
          {"", R"(, ["half", {"dtype": "bf16"}])", R"(, ["amp_native", {"dtype": "bf16"}])"}) {
       INFO(tied << precision);
-      const auto plan = plan_of(given, parallel(kTwo, kSequence) + precision + "]");
+      const auto plan = tensor_parallel_plan_of(
+          given, parallel(kTensorParallelTwo, kWithSequence) + precision + "]");
       DryRuns traces;
       const auto program = compile::compile(given.graph, plan, {}, 1, traces);
       int seen = 0;
@@ -233,7 +239,7 @@ TEST_CASE("tensor_parallel refuses layers that it cannot shard") {
                           const std::string& config) -> std::string {
     const auto given = built_in(keys, kRows);
     try {
-      plan_of(given, parallel(axes, config) + "]");
+      tensor_parallel_plan_of(given, parallel(axes, config) + "]");
     } catch (const Error& error) {
       return error.what();
     }
@@ -246,15 +252,16 @@ TEST_CASE("tensor_parallel refuses layers that it cannot shard") {
         "[tensor_parallel] layers are split over an axis of the mesh (data), but got \"tensor\"");
   CHECK(refused(kGpt, kOuter, R"({"axis": "data"})") ==
         "[tensor_parallel] an axis splits the batch or weights, but data splits the batch");
-  CHECK(refused(kGpt, kTwo, R"({"column": ["blocks.*.attn.qvk"]})") ==
+  CHECK(refused(kGpt, kTensorParallelTwo, R"({"column": ["blocks.*.attn.qvk"]})") ==
         "[tensor_parallel] column must match weights of the model, but got \"blocks.*.attn.qvk\", "
         "did you mean \"blocks.*.attn.qkv\"?");
-  CHECK(refused(kGpt, kTwo, R"({"column": ["blocks.0.mlp.*"], "row": ["blocks.*.mlp.down"]})") ==
+  CHECK(refused(kGpt, kTensorParallelTwo,
+                R"({"column": ["blocks.0.mlp.*"], "row": ["blocks.*.mlp.down"]})") ==
         "[tensor_parallel] a weight is split in one way, but blocks.0.mlp.down.weight is matched "
         "as column and as row");
-  CHECK(refused(kGpt, kTwo, R"({"column": []})") ==
+  CHECK(refused(kGpt, kTensorParallelTwo, R"({"column": []})") ==
         "[tensor_parallel] column, row and vocab must name weights, but got none");
-  CHECK(refused(kMlp, kTwo, kSequence) ==
+  CHECK(refused(kMlp, kTensorParallelTwo, kWithSequence) ==
         "[tensor_parallel] with sequence = true activations [batch, sequence, width] are sharded "
         "over the 2 ranks of axis tensor, but after blocks.1.weight they are [8, 10]");
   CHECK(refused(kMlp, R"([["tensor", 16]])", "{}") ==

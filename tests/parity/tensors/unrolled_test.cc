@@ -14,7 +14,7 @@
 namespace perigee::parity {
 namespace {
 
-constexpr int64_t kRows = 4, kInputs = 6, kHidden = 4;
+constexpr int64_t kUnrolledRows = 4, kInputs = 6, kHidden = 4;
 
 // Two layers in both directions over a sequence; samples are the second dim within.
 struct Recurrent : torch::nn::Module {
@@ -35,8 +35,8 @@ Given unrolled(int64_t steps) {
   torch::manual_seed(5);
   const auto net = std::make_shared<Recurrent>();
   return capture_model({net,
-                        {{"x", at::randn({kRows, steps, kInputs}, at::kDouble)},
-                         {"y", at::randn({kRows, 3}, at::kDouble)}},
+                        {{"x", at::randn({kUnrolledRows, steps, kInputs}, at::kDouble)},
+                         {"y", at::randn({kUnrolledRows, 3}, at::kDouble)}},
                         [net](const Batch& b) { return Result{net->loss(b)}; }});
 }
 
@@ -68,14 +68,14 @@ TEST_CASE("an unrolled network trains with planned shardings as on one device") 
   const auto plan = plan_of(given,
                             R"([["parallel_mode", [["tensor", 2], ["data", 1]]],
                                 ["tensor_parallel", {"planned": true}]])",
-                            kRows);
+                            kUnrolledRows);
   bool said = false;
   for (const auto& decision : plan.decisions) {
     said = said || decision.sentence.find(steps == 9 ? "with a lower bound of"
                                                      : "which is optimal") != std::string::npos;
   }
   CHECK(said);
-  const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+  const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kUnrolledRows);
   CHECK(compare(train(given, one_device)[0], train(given, plan)) == "");
 }
 

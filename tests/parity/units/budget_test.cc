@@ -13,7 +13,6 @@ namespace {
 
 using compile::StepSpec;
 
-constexpr int64_t kRows = 8;
 const StepSpec kSpec{.clip_norm = 0.5};
 constexpr const char* kFour =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";

@@ -18,17 +18,16 @@ namespace nn = torch::nn;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
 const std::string kUntied =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nvocab = 12\ntied = false\n";
 
-std::string strategy(const std::string& axes, const std::string& config,
-                     const std::string& more = "") {
+std::string grad_comm_strategy(const std::string& axes, const std::string& config,
+                               const std::string& more = "") {
   return R"([["parallel_mode", )" + axes + R"(], ["grad_comm", )" + config + "]" + more + "]";
 }
 
-const std::string kOne = R"([["data", 1]])", kTwo = R"([["data", 2]])", kFour = R"([["data", 4]])",
-                  kHybrid = R"([["zero", 2], ["data", 2]])";
+const std::string kOne = R"([["data", 1]])", kTwo = R"([["data", 2]])",
+                  kGradCommFour = R"([["data", 4]])", kHybrid = R"([["zero", 2], ["data", 2]])";
 
 std::string accumulate(int64_t microbatches) {
   return fmt::format(R"(, ["gradient_accumulation", {{"microbatches": {}}}])", microbatches);
@@ -136,7 +135,8 @@ std::string stepped(const Given& given, const std::vector<Outcome>& ranks,
 TEST_CASE("the number of buckets and streams changes no result") {
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows, 2);
-  const auto one = train(given, plan_of(given, strategy(kOne, "{}", accumulate(2)), kRows))[0];
+  const auto one = train(given,
+                         plan_of(given, grad_comm_strategy(kOne, "{}", accumulate(2)), kRows))[0];
   for (const std::string config : {R"({"bucket_mb": 0.001, "communicators": 3})",
                                    R"({"bucket_mb": 0.001, "communicators": 2, "overlap": false})",
                                    R"({"bucket_mb": 0.001, "buckets": 2})"}) {
@@ -148,14 +148,16 @@ TEST_CASE("the number of buckets and streams changes no result") {
              {kHybrid, R"(, ["zero1", {}])"},
              {R"([["pipe", 2], ["data", 2]])", R"(, ["pipeline_parallel", {}])"}}) {
       INFO(config << axes << more);
-      const auto plan = plan_of(given, strategy(axes, config, accumulate(2) + more), kRows);
+      const auto plan = plan_of(given, grad_comm_strategy(axes, config, accumulate(2) + more),
+                                kRows);
       const auto ranks = train(given, plan);
       CHECK(compare(one, ranks) == "");
       CHECK(compare_memory(given, plan, ranks) == "");
     }
   }
   const auto plan = plan_of(
-      given, strategy(kTwo, R"({"bucket_mb": 0.001, "communicators": 2})", accumulate(2)), kRows);
+      given, grad_comm_strategy(kTwo, R"({"bucket_mb": 0.001, "communicators": 2})", accumulate(2)),
+      kRows);
   CHECK(compare(one, train(given, plan, [](Program& p) { drop_stream(p, "data#1"); })) != "");
 }
 
@@ -164,7 +166,7 @@ TEST_CASE("there are at most as many buckets as asked for, alternating over the 
   const auto given = built_in(kUntied, kRows);
   const auto counts = [&](const std::string& config) {
     std::map<std::string, int> found;
-    each_collective(given, plan_of(given, strategy(kTwo, config), kRows),
+    each_collective(given, plan_of(given, grad_comm_strategy(kTwo, config), kRows),
                     [&](const Program& program, const Instruction& i, const std::string& stream) {
                       const auto& type = program.values[i.outputs[0].index].type;
                       if (type.shape.size() == 1) ++found[stream];
@@ -202,7 +204,7 @@ TEST_CASE("gradients rounded before the reduction are sums of rounded values") {
       expected[name] = (rounded(gradient) + rounded(second.at(name))).to(type).to(at::kDouble) /
                        scale;
     }
-    const auto plan = plan_of(given, strategy(kTwo, config), kRows);
+    const auto plan = plan_of(given, grad_comm_strategy(kTwo, config), kRows);
     const auto ranks = train(given, plan, {}, kSgd, 1);
     CHECK(stepped(given, ranks, expected) == "");
     CHECK(stepped(given, ranks, gradients_of(batch, 0, 8), 1e-7) != "");
@@ -211,7 +213,8 @@ TEST_CASE("gradients rounded before the reduction are sums of rounded values") {
     for (const std::string more :
          {R"(, ["zero1", {}])", R"(, ["zero2", {}])", R"(, ["fsdp", {}])"}) {
       INFO(more);
-      const auto parts = train(given, plan_of(given, strategy(kTwo, config, more), kRows));
+      const auto parts = train(given,
+                               plan_of(given, grad_comm_strategy(kTwo, config, more), kRows));
       const auto whole = train(given, plan);
       CHECK(compare(whole[0], parts, 1e-10) == "");
     }
@@ -237,7 +240,8 @@ TEST_CASE("gradients rounded before the reduction are sums of rounded values") {
 TEST_CASE("a rounded reduction holds with microbatches, hybrid sharding and stages") {
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows, 2, "float32");
-  const auto one = train(given, plan_of(given, strategy(kOne, "{}", accumulate(2)), kRows))[0];
+  const auto one = train(given,
+                         plan_of(given, grad_comm_strategy(kOne, "{}", accumulate(2)), kRows))[0];
   for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
            {kTwo, ""},
            {kTwo, R"(, ["zero1", {}])"},
@@ -248,8 +252,8 @@ TEST_CASE("a rounded reduction holds with microbatches, hybrid sharding and stag
            {R"([["tensor", 2], ["data", 2]])", R"(, ["tensor_parallel", {}])"},
            {R"([["pipe", 2], ["data", 2]])", R"(, ["pipeline_parallel", {}])"}}) {
     INFO(axes << more);
-    const auto plan = plan_of(given, strategy(axes, R"({"dtype": "bf16"})", accumulate(2) + more),
-                              kRows);
+    const auto plan = plan_of(
+        given, grad_comm_strategy(axes, R"({"dtype": "bf16"})", accumulate(2) + more), kRows);
     const auto ranks = train(given, plan);
     CHECK(compare_memory(given, plan, ranks) == "");
     for (const auto& rank : ranks) {
@@ -276,7 +280,8 @@ TEST_CASE("a scale keeps small gradients from underflow in float16") {
   for (const char* name : {"down.weight", "down.bias"}) given.inputs[name].mul_(1e-9);
   given.inputs["targets"].mul_(1e-9);
   const auto moved = [&](const std::string& config) {
-    const auto rank = train(given, plan_of(given, strategy(kTwo, config), kRows), {}, kSgd, 1)[0];
+    const auto rank = train(given, plan_of(given, grad_comm_strategy(kTwo, config), kRows), {},
+                            kSgd, 1)[0];
     return !rank.tensors.find("down.bias")->second.first.equal(given.inputs["down.bias"]);
   };
   CHECK(moved("{}"));
@@ -291,14 +296,14 @@ TEST_CASE("reduce = sum gives the mean times data ranks and microbatches") {
     INFO(more);
     auto expected = gradients_of(batch, 0, 8);
     for (auto& [name, gradient] : expected) gradient = gradient * 4;
-    const auto plan = plan_of(given, strategy(kTwo, R"({"reduce": "sum"})", accumulate(2) + more),
-                              kRows);
+    const auto plan = plan_of(
+        given, grad_comm_strategy(kTwo, R"({"reduce": "sum"})", accumulate(2) + more), kRows);
     const auto ranks = train(given, plan, {}, kSgd, 1);
     CHECK(ranks[1].norms[0] == Approx(norm_of(expected)).epsilon(1e-10));
     if (more.empty()) CHECK(stepped(given, ranks, expected) == "");
     CHECK(ranks[0].losses[0] ==
-          Approx(train(given, plan_of(given, strategy(kTwo, "{}", accumulate(2)), kRows), {}, kSgd,
-                       1)[0]
+          Approx(train(given, plan_of(given, grad_comm_strategy(kTwo, "{}", accumulate(2)), kRows),
+                       {}, kSgd, 1)[0]
                      .losses[0]));
   }
 }
@@ -323,7 +328,7 @@ TEST_CASE("ranks that clip before the reduction clip the gradients of their own 
   const auto check = [&](const std::string& axes, const std::string& more, int64_t microbatches) {
     INFO(axes << more);
     const auto cut = regression(batch, microbatches);
-    auto plan = plan_of(cut, strategy(axes, R"({"clip": "before"})", more), kRows);
+    auto plan = plan_of(cut, grad_comm_strategy(axes, R"({"clip": "before"})", more), kRows);
     if (axes.find("tensor") != std::string::npos) {
       plan.placements["up.weight"] = plan.placements["up.bias"] = mesh::parse_placements("S0,R");
     }
@@ -339,7 +344,8 @@ TEST_CASE("ranks that clip before the reduction clip the gradients of their own 
   const auto sharded = check(R"([["tensor", 2], ["data", 2]])", "", 1);
   CHECK(compare(whole[0], sharded) == "");
   // Clipping after the reduction gives another step.
-  const auto after = train(given, plan_of(given, strategy(kTwo, "{}"), kRows), {}, spec, 1);
+  const auto after = train(given, plan_of(given, grad_comm_strategy(kTwo, "{}"), kRows), {}, spec,
+                           1);
   CHECK(stepped(given, after, expected) != "");
   // Without clipping there is no difference.
   spec.clip_norm = 1e9;
@@ -351,35 +357,38 @@ TEST_CASE("stages and data ranks that clip before the reduction step as data ran
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows, 2);
   const auto config = R"({"clip": "before", "bucket_mb": 0.001, "communicators": 2})";
-  const auto data = train(given, plan_of(given, strategy(kTwo, config, accumulate(2)), kRows))[0];
+  const auto data = train(
+      given, plan_of(given, grad_comm_strategy(kTwo, config, accumulate(2)), kRows))[0];
   const auto plan = plan_of(given,
-                            strategy(R"([["pipe", 2], ["data", 2]])", config,
-                                     accumulate(2) + R"(, ["pipeline_parallel", {}])"),
+                            grad_comm_strategy(R"([["pipe", 2], ["data", 2]])", config,
+                                               accumulate(2) + R"(, ["pipeline_parallel", {}])"),
                             kRows);
   CHECK(compare(data, train(given, plan)) == "");
-  const auto one = train(given, plan_of(given, strategy(kOne, "{}", accumulate(2)), kRows))[0];
+  const auto one = train(given,
+                         plan_of(given, grad_comm_strategy(kOne, "{}", accumulate(2)), kRows))[0];
   CHECK(compare(one, data, 1e-6) != "");
 }
 
 TEST_CASE("an embedding's gradient is computed from gathered rows") {
   torch::manual_seed(5);
   const auto given = built_in(kUntied, kRows, 2);
-  const auto one = train(given, plan_of(given, strategy(kOne, "{}", accumulate(2)), kRows))[0];
+  const auto one = train(given,
+                         plan_of(given, grad_comm_strategy(kOne, "{}", accumulate(2)), kRows))[0];
   const auto config = R"({"sparse": "gathered"})";
   for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
            {kTwo, ""},
-           {kFour, ""},
+           {kGradCommFour, ""},
            {kTwo, R"(, ["zero1", {}])"},
            {R"([["tensor", 2], ["data", 2]])", R"(, ["tensor_parallel", {}])"}}) {
     INFO(axes << more);
-    const auto plan = plan_of(given, strategy(axes, config, accumulate(2) + more), kRows);
+    const auto plan = plan_of(given, grad_comm_strategy(axes, config, accumulate(2) + more), kRows);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   }
   const auto moved = [&](const std::string& c, const std::string& op) {
     int64_t bytes = 0;
-    each_collective(given, plan_of(given, strategy(kTwo, c, accumulate(2)), kRows),
+    each_collective(given, plan_of(given, grad_comm_strategy(kTwo, c, accumulate(2)), kRows),
                     [&](const Program& program, const Instruction& i, const std::string&) {
                       if (i.op == op) bytes += program.values[i.outputs[0].index].type.bytes();
                     });
@@ -390,7 +399,7 @@ TEST_CASE("an embedding's gradient is computed from gathered rows") {
   CHECK(moved("{}", "comm::all_gather") == 0);
   CHECK(moved(config, "comm::all_gather") == 2 * (4 * 6 * 24 * 8 + 4 * 6 * 8));
   CHECK(moved("{}", "comm::all_reduce") - moved(config, "comm::all_reduce") >= 12 * 24 * 8);
-  const auto plan = plan_of(given, strategy(kTwo, config, accumulate(2)), kRows);
+  const auto plan = plan_of(given, grad_comm_strategy(kTwo, config, accumulate(2)), kRows);
   CHECK(compare(one, train(given, plan, [](Program& program) {
                   for (auto& section : program.sections) {
                     for (auto& i : section.instructions) {
@@ -407,7 +416,7 @@ TEST_CASE("unsupported options of grad_comm are refused") {
   const auto given = built_in(kGpt, kRows);
   const auto why = [&](const std::string& config, const std::string& more = "") -> std::string {
     try {
-      train(given, plan_of(given, strategy(kTwo, config, more), kRows));
+      train(given, plan_of(given, grad_comm_strategy(kTwo, config, more), kRows));
     } catch (const std::exception& error) {
       return error.what();
     }

@@ -13,7 +13,6 @@ namespace {
 
 using compile::Program;
 
-constexpr int64_t kRows = 8;
 const std::string kPlain =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
 
@@ -23,12 +22,12 @@ plan::Plan local_plan(const Given& given, const std::string& strategy) {
   return plan;
 }
 
-std::string strategy(const std::string& axes, const std::string& config,
-                     const std::string& more = "") {
+std::string local_sgd_strategy(const std::string& axes, const std::string& config,
+                               const std::string& more = "") {
   return R"([["parallel_mode", )" + axes + R"(], ["local_sgd", )" + config + "]" + more + "]";
 }
 
-const std::string kTwo = R"([["data", 2]])",
+const std::string kLocalSgdTwo = R"([["data", 2]])",
                   kAccumulate = R"(, ["gradient_accumulation", {"microbatches": 2}])";
 
 const compile::StepSpec kClipped{.clip_norm = 0.5};
@@ -44,8 +43,9 @@ TEST_CASE("local SGD equals separately trained models that are averaged") {
       for (const bool states : {false, true}) {
         INFO(microbatches << " microbatches, every " << every << (states ? ", states" : ""));
         const auto plan = local_plan(
-            given,
-            strategy(kTwo, fmt::format(R"({{"every": {}, "states": {}}})", every, states), more));
+            given, local_sgd_strategy(
+                       kLocalSgdTwo, fmt::format(R"({{"every": {}, "states": {}}})", every, states),
+                       more));
         const auto ranks = train(given, plan, {}, kClipped, 5);
         const auto copies = train_copies(given, {2, microbatches, kRows}, {every, states}, kClipped,
                                          5);
@@ -66,7 +66,7 @@ TEST_CASE("local SGD equals separately trained models that are averaged") {
 TEST_CASE("a missing average, or a sum for an average, is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 2);
-  const auto plan = local_plan(given, strategy(kTwo, R"({"every": 2})"));
+  const auto plan = local_plan(given, local_sgd_strategy(kLocalSgdTwo, R"({"every": 2})"));
   const auto copies = train_copies(given, {2, 1, kRows}, {2}, kClipped, 4);
   const auto edited = [&](const std::function<void(compile::Instruction&)>& edit) {
     return compare_copies(plan, copies,
@@ -111,7 +111,8 @@ TEST_CASE("copies averaged after every step of sgd equal data parallelism, with 
   half.inputs.at("labels").copy_(labels);
   const auto data = train(whole, plan_of(whole, R"([["parallel_mode", [["data", 2]]]])", kRows), {},
                           sgd, 3);
-  const auto ranks = train(half, local_plan(half, strategy(kTwo, R"({"every": 1})")), {}, sgd, 3);
+  const auto ranks = train(
+      half, local_plan(half, local_sgd_strategy(kLocalSgdTwo, R"({"every": 1})")), {}, sgd, 3);
   auto expected = data[0];
   expected.norms = ranks[0].norms;  // the average of norms is not the norm of the average
   CHECK(compare(expected, ranks) == "");
@@ -128,9 +129,10 @@ TEST_CASE("copies combined with other methods train as separate models do") {
            {R"([["data", 2], ["zero", 2]])", R"(, ["zero2", {"axis": "zero"}])"},
            {R"([["pipe", 2], ["data", 2]])", R"(, ["pipeline_parallel", {}])"},
            {R"([["sequence", 2], ["data", 2]])", R"(, ["sequence_parallel", {}])"},
-           {kTwo, R"(, ["checkpoint", ["blocks.*"]])"}}) {
+           {kLocalSgdTwo, R"(, ["checkpoint", ["blocks.*"]])"}}) {
     INFO(axes << more);
-    const auto plan = local_plan(given, strategy(axes, R"({"every": 2})", kAccumulate + more));
+    const auto plan = local_plan(given,
+                                 local_sgd_strategy(axes, R"({"every": 2})", kAccumulate + more));
     const auto ranks = train(given, plan, {}, kClipped, 3);
     CHECK(compare_copies(plan, copies, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -140,8 +142,8 @@ TEST_CASE("copies combined with other methods train as separate models do") {
 TEST_CASE("copies are averaged at each axis's interval, and excluded parameters never") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 4);
-  auto plan = local_plan(
-      given, strategy(R"([["data", 2], ["zero", 2]])", R"({"axis": "data,zero", "every": 4})"));
+  auto plan = local_plan(given, local_sgd_strategy(R"([["data", 2], ["zero", 2]])",
+                                                   R"({"axis": "data,zero", "every": 4})"));
   CHECK(plan::copies_of(plan) == 4);
   const auto copies = train_copies(given, {4, 1, kRows}, {4}, kClipped, 5);
   CHECK(compare_copies(plan, copies, train(given, plan, {}, kClipped, 5)) == "");
@@ -157,10 +159,10 @@ TEST_CASE("copies are averaged at each axis's interval, and excluded parameters 
   CHECK(!weight(0).equal(weight(2)));
 
   const auto two = built_in(kPlain, kRows, 2);
-  auto kept = local_plan(two, strategy(kTwo, R"({"every": 2})"));
+  auto kept = local_plan(two, local_sgd_strategy(kLocalSgdTwo, R"({"every": 2})"));
   std::erase(kept.averages[0].parameters, "blocks.1.norm2.weight");
   REQUIRE(kept.averages[0].parameters.size() + 1 ==
-          local_plan(two, strategy(kTwo, "{}")).averages[0].parameters.size());
+          local_plan(two, local_sgd_strategy(kLocalSgdTwo, "{}")).averages[0].parameters.size());
   const auto some = train_copies(two, {2, 1, kRows}, {2, false, "blocks.1.norm2.weight"}, kClipped,
                                  4);
   CHECK(compare_copies(kept, some, train(two, kept, {}, kClipped, 4)) == "");
@@ -172,16 +174,17 @@ TEST_CASE("copies over axes of another method are refused") {
   const auto why = [&](const std::string& axes, const std::string& config,
                        const std::string& more = "") -> std::string {
     try {
-      local_plan(given, strategy(axes, config, more));
+      local_plan(given, local_sgd_strategy(axes, config, more));
     } catch (const Error& error) {
       return error.what();
     }
     return "nothing";
   };
   using Catch::Contains;
-  CHECK(why(kTwo, "{}") == "nothing");
+  CHECK(why(kLocalSgdTwo, "{}") == "nothing");
   for (const std::string method : {"zero1", "zero2", "fsdp"}) {
-    CHECK_THAT(why(kTwo, "{}", ", \"" + method + "\""), Contains("copies") && Contains("zero1"));
+    CHECK_THAT(why(kLocalSgdTwo, "{}", ", \"" + method + "\""),
+               Contains("copies") && Contains("zero1"));
   }
   CHECK_THAT(
       why(R"([["tensor", 2], ["data", 2]])", R"({"axis": "tensor"})", R"(, "tensor_parallel")"),
@@ -189,11 +192,13 @@ TEST_CASE("copies over axes of another method are refused") {
   CHECK_THAT(
       why(R"([["pipe", 2], ["data", 2]])", R"({"axis": "pipe"})", R"(, "pipeline_parallel")"),
       Contains("all stages"));
-  CHECK_THAT(why(kTwo, R"({"axis": "dta"})"), Contains("did you mean \"data\""));
-  CHECK_THAT(why(kTwo, R"({"every": 0})"), Contains("every must be at least 1"));
-  CHECK_THAT(why(kTwo, R"({"match": "blok.*"})"), Contains("matches no parameter"));
-  CHECK_THAT(why(kTwo, "{}", R"(, ["amp_native", {"dtype": "fp16"}])"), Contains("bfloat16"));
-  CHECK_THAT(why(kTwo, "{}", R"(, ["grad_comm", {"clip": "before"}])"), Contains("clip_first"));
+  CHECK_THAT(why(kLocalSgdTwo, R"({"axis": "dta"})"), Contains("did you mean \"data\""));
+  CHECK_THAT(why(kLocalSgdTwo, R"({"every": 0})"), Contains("every must be at least 1"));
+  CHECK_THAT(why(kLocalSgdTwo, R"({"match": "blok.*"})"), Contains("matches no parameter"));
+  CHECK_THAT(why(kLocalSgdTwo, "{}", R"(, ["amp_native", {"dtype": "fp16"}])"),
+             Contains("bfloat16"));
+  CHECK_THAT(why(kLocalSgdTwo, "{}", R"(, ["grad_comm", {"clip": "before"}])"),
+             Contains("clip_first"));
 }
 
 }  // namespace perigee::parity

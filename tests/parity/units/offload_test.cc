@@ -15,8 +15,6 @@ using compile::Frame;
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
-
 const Given& gpt(int64_t microbatches = 1) {
   static std::map<int64_t, Given> known;
   const auto [at, added] = known.try_emplace(microbatches);
@@ -29,8 +27,8 @@ const Given& gpt(int64_t microbatches = 1) {
   return at->second;
 }
 
-constexpr const char* kOne = R"(["data", 1])";
-constexpr const char* kTwo = R"(["data", 2])";
+constexpr const char* kOffloadOne = R"(["data", 1])";
+constexpr const char* kOffloadTwo = R"(["data", 2])";
 
 int64_t bytes_of(const Program& program, Frame::Kind kind, bool host) {
   int64_t bytes = 0;
@@ -56,16 +54,16 @@ TEST_CASE("offload changes no bit in any combination") {
     int64_t microbatches = 1;
   };
   for (const auto& c : {
-           Case{kOne, "", R"({"1": "blocks.*"})"},
-           Case{kOne, "", R"({"1": "blocks.*", "optimizer": true, "prefetch": 0})", 2},
-           Case{kOne, "", R"({"1": "**", "prefetch": 3})"},
-           Case{kOne, R"(["checkpoint", ["blocks.*"]])", R"({"1": "blocks.*"})", 2},
-           Case{kTwo, "", R"({"layers": 2, "optimizer": true})", 4},
-           Case{kTwo, R"(["zero1", {}])", R"({"optimizer": true})"},
-           Case{kTwo, R"(["zero2", {}])", R"({"layers": 3, "optimizer": true})", 2},
-           Case{kTwo, R"(["fsdp", {}])",
+           Case{kOffloadOne, "", R"({"1": "blocks.*"})"},
+           Case{kOffloadOne, "", R"({"1": "blocks.*", "optimizer": true, "prefetch": 0})", 2},
+           Case{kOffloadOne, "", R"({"1": "**", "prefetch": 3})"},
+           Case{kOffloadOne, R"(["checkpoint", ["blocks.*"]])", R"({"1": "blocks.*"})", 2},
+           Case{kOffloadTwo, "", R"({"layers": 2, "optimizer": true})", 4},
+           Case{kOffloadTwo, R"(["zero1", {}])", R"({"optimizer": true})"},
+           Case{kOffloadTwo, R"(["zero2", {}])", R"({"layers": 3, "optimizer": true})", 2},
+           Case{kOffloadTwo, R"(["fsdp", {}])",
                 R"({"1": "blocks.*", "optimizer": true, "parameters": true})", 2},
-           Case{kTwo, R"(["fsdp", {"reshard_after_forward": false}])",
+           Case{kOffloadTwo, R"(["fsdp", {"reshard_after_forward": false}])",
                 R"({"parameters": true, "prefetch": 0})"},
            Case{R"(["pipe", 2])", R"(["pipeline_parallel", {"schedule": "1f1b"}])",
                 R"({"1": "blocks.*", "optimizer": true})", 4},
@@ -99,11 +97,12 @@ TEST_CASE("offload changes no bit in any combination") {
 
 TEST_CASE("the device's peak falls by the offloaded bytes except those in transit") {
   const auto& given = gpt();
-  const auto plain = program_of(given, strategy_on(kOne, ""));
+  const auto plain = program_of(given, strategy_on(kOffloadOne, ""));
   CHECK(plain.host_bytes == 0);
 
   // All optimizer state leaves the persistent frame.
-  const auto state = program_of(given, strategy_on(kOne, R"(["offload", {"optimizer": true}])"));
+  const auto state = program_of(given,
+                                strategy_on(kOffloadOne, R"(["offload", {"optimizer": true}])"));
   CHECK(bytes_of(state, Frame::Kind::persistent, true) == state.host_bytes);
   CHECK(bytes_of(plain, Frame::Kind::persistent, false) ==
         bytes_of(state, Frame::Kind::persistent, false) + state.host_bytes);
@@ -117,22 +116,25 @@ TEST_CASE("the device's peak falls by the offloaded bytes except those in transi
   CHECK(state.peak_bytes < plain.peak_bytes);
 
   // The device holds the activations of two of four blocks at a time (the peaks are of two ops).
-  const auto kept = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.*"]])"));
-  const auto one = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.1"]])")).host_bytes;
+  const auto kept = program_of(given, strategy_on(kOffloadOne, R"(["offload", ["blocks.*"]])"));
+  const auto one =
+      program_of(given, strategy_on(kOffloadOne, R"(["offload", ["blocks.1"]])")).host_bytes;
   CHECK(bytes_of(kept, Frame::Kind::scratch, true) == kept.host_bytes);
   CHECK(kept.host_bytes >= 4 * one - 64 * 100);
   CHECK(plain.peak_bytes - kept.peak_bytes >= kept.host_bytes - 2 * one - 64 * 150);
 
   // Ranks' parts of the parameters leave the frame, too.
-  const auto whole = program_of(given, strategy_on(kTwo, R"(["fsdp", {}])"));
-  const auto parts = program_of(given, strategy_on(kTwo, R"(["fsdp", {"cpu_offload": true}])"));
+  const auto whole = program_of(given, strategy_on(kOffloadTwo, R"(["fsdp", {}])"));
+  const auto parts = program_of(given,
+                                strategy_on(kOffloadTwo, R"(["fsdp", {"cpu_offload": true}])"));
   CHECK(bytes_of(whole, Frame::Kind::persistent, false) ==
         bytes_of(parts, Frame::Kind::persistent, false) + parts.host_bytes);
   CHECK(parts.host_bytes >= 3 * 8 * elements / 2);
   CHECK(parts.peak_bytes < whole.peak_bytes);
   const auto prediction = [&](const char* methods) {
     DryRuns traces;
-    return compile::predict_memory(given.graph, plan_of(given, strategy_on(kTwo, methods), kRows),
+    return compile::predict_memory(given.graph,
+                                   plan_of(given, strategy_on(kOffloadTwo, methods), kRows),
                                    {.clip_norm = 0.5}, traces);
   };
   CHECK(prediction(R"(["fsdp", {"cpu_offload": true}])").host_bytes ==
@@ -143,7 +145,7 @@ TEST_CASE("the device's peak falls by the offloaded bytes except those in transi
 TEST_CASE("a trace shows copies to the host beside ops") {
   const auto& given = gpt();
   const auto program = program_of(
-      given, strategy_on(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"));
+      given, strategy_on(kOffloadOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"));
   CHECK_THAT(compile::summary(program), Catch::Contains("store over to host") &&
                                             Catch::Contains("fetch over from host") &&
                                             Catch::Contains("persistent host"));
@@ -166,7 +168,7 @@ TEST_CASE("a trace shows copies to the host beside ops") {
   CHECK(beside > copies * 3 / 4);
   const auto communicator = exec::single_communicator();
   exec::Executor executor(program, *communicator,
-                          plan_of(given, strategy_on(kOne, ""), kRows).mesh);
+                          plan_of(given, strategy_on(kOffloadOne, ""), kRows).mesh);
   executor.record(true);
   executor.run({.step = 1,
                 .scalars = {{"lr.0", 0.01}},
@@ -185,8 +187,9 @@ TEST_CASE("a trace shows copies to the host beside ops") {
 TEST_CASE("a missing copy, or memory used too soon, is detected") {
   const auto& given = gpt();
   const auto plan = plan_of(
-      given, strategy_on(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"), kRows);
-  const auto one = train(given, plan_of(given, strategy_on(kOne, ""), kRows))[0];
+      given, strategy_on(kOffloadOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"),
+      kRows);
+  const auto one = train(given, plan_of(given, strategy_on(kOffloadOne, ""), kRows))[0];
   CHECK(compare(one, train(given, plan)) == "");
   for (const char* part : {"forward", "step"}) {
     const auto forget = [&](Program& program) {
@@ -222,7 +225,8 @@ TEST_CASE("offloading nothing, too much or a missing layer is refused") {
   const auto& given = gpt();
   const auto why = [&](const char* offload) -> std::string {
     try {
-      plan_of(given, strategy_on(kOne, std::string(R"(["offload", )") + offload + "]"), kRows);
+      plan_of(given, strategy_on(kOffloadOne, std::string(R"(["offload", )") + offload + "]"),
+              kRows);
     } catch (const Error& error) {
       return error.what();
     }

@@ -32,7 +32,7 @@ Edit on(std::vector<mesh::Axis> axes, const Edit& edit) {
 
 // Sizes that no number of ranks divides.
 const GptShape kShape{.vocabulary = 13, .sequence = 5, .width = 6, .heads = 3};
-constexpr const char* kOne = R"({"one_copy": true})";
+constexpr const char* kOneCopy = R"({"one_copy": true})";
 constexpr const char* kEach = R"({"one_copy": false})";
 
 }  // namespace
@@ -49,7 +49,7 @@ TEST_CASE("one copy of the weights gives each bit of a copy on each rank, in les
               kShape, recipe,
               {.count = ranks, .microbatches = microbatches, .plan = with(method, config)});
         };
-        const auto together = train(kOne), apart = train(kEach);
+        const auto together = train(kOneCopy), apart = train(kEach);
         CHECK(compare(together, one) == "");
         CHECK(compare(together, apart, 0) == "");
         CHECK(together.peak_bytes < apart.peak_bytes);
@@ -69,7 +69,7 @@ TEST_CASE("one copy of the weights is exact for any units, meshes and optimizers
                              R"({"one_copy": true, "atorch_size_based_min_num_params": 200})"}) {
     same(config, {.count = 2, .microbatches = 2, .plan = with("zero1", config)});
   }
-  for (const char* config : {kOne, R"({"one_copy": true, "axis": "data,zero"})"}) {
+  for (const char* config : {kOneCopy, R"({"one_copy": true, "axis": "data,zero"})"}) {
     same(fmt::format("mesh {}", config),
          {.count = 4,
           .microbatches = 2,
@@ -85,7 +85,7 @@ TEST_CASE("one copy of the weights is exact for any units, meshes and optimizers
                          {.count = 3, .microbatches = 2, .plan = with("zero2", config)});
     };
     // Against one device the sign of a gradient that is zero but for rounding differs (lion).
-    CHECK(compare(train(kOne), train(kEach), 0) == "");
+    CHECK(compare(train(kOneCopy), train(kEach), 0) == "");
   }
 }
 
@@ -97,6 +97,6 @@ TEST_CASE("ranks with memory of their own in the place of one copy differ from o
       frame.holders = 1;
     }
   };
-  const Ranks ranks{.count = 2, .edit = own, .plan = with("zero1", kOne)};
+  const Ranks ranks{.count = 2, .edit = own, .plan = with("zero1", kOneCopy)};
   CHECK(compare(train_ranks(kShape, recipe, ranks), train_ranks(kShape, recipe, {})) != "");
 }

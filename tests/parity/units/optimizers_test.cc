@@ -15,7 +15,6 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 
-constexpr int64_t kRows = 8;
 const compile::StepSpec kLion{
     .optimizer = "lion", .options = {{"beta2", 0.98}}, .weight_decay = 0.1, .clip_norm = 0.5};
 const std::string kOneDevice = R"([["parallel_mode", [["data", 1]]]])";
@@ -146,7 +145,7 @@ double difference(const Weights& weights, const Outcome& outcome) {
   return most;
 }
 
-constexpr double kRate = 1e-2;  // of train()
+constexpr double kOptimizersRate = 1e-2;  // of train()
 
 // Shazeer and Stern 2018, algorithms 4 and 5, with the constants of torch.optim.Adafactor.
 struct Adafactor {
@@ -170,8 +169,9 @@ struct Adafactor {
     }
     const auto update = g / estimate.clamp_min(least * least).sqrt();
     const auto rms = [](const at::Tensor& t) { return t.square().mean().sqrt().item<double>(); };
-    const double alpha = std::max(1e-3, rms(w)) * std::min(kRate, 1 / std::sqrt(double(step)));
-    w.mul_(1 - kRate * weight_decay);
+    const double alpha = std::max(1e-3, rms(w)) *
+                         std::min(kOptimizersRate, 1 / std::sqrt(double(step)));
+    w.mul_(1 - kOptimizersRate * weight_decay);
     w.sub_(update * (alpha / std::max(1.0, rms(update) / threshold)));
   }
 };
@@ -200,20 +200,20 @@ struct Muon {
       if (!t.defined()) t = at::zeros_like(w);
       return t;
     };
-    w.mul_(1 - kRate * weight_decay);
+    w.mul_(1 - kOptimizersRate * weight_decay);
     if (w.dim() == 2 && !by_adamw.contains(name)) {
       auto& m = state(buffer);
       m = momentum * m + (1 - momentum) * g;
       const auto update = momentum * m + (1 - momentum) * g;
       const double tall = double(w.size(0)) / double(w.size(1));
-      w.sub_(orthogonal(update) * (kRate * std::sqrt(std::max(1.0, tall))));
+      w.sub_(orthogonal(update) * (kOptimizersRate * std::sqrt(std::max(1.0, tall))));
       return;
     }
     auto &m = state(first), &v = state(second);
     m = 0.9 * m + 0.1 * g;
     v = 0.95 * v + 0.05 * g.square();
     const auto root = (v / (1 - std::pow(0.95, step))).sqrt() + 1e-8;
-    w.sub_(m / (1 - std::pow(0.9, step)) / root * kRate);
+    w.sub_(m / (1 - std::pow(0.9, step)) / root * kOptimizersRate);
   }
 };
 

@@ -4,9 +4,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
+#include "base/infinity.h"
 #include "tests/search/certificate/draws.h"
 #include "tests/search/certificate/whole_space.h"
 
@@ -15,14 +15,13 @@ using nlohmann::json;
 using search::ChainPlanner;
 using search::coin;
 using search::Estimate;
+using search::kRounding;
 using search::one_of;
 using search::pick;
 using search::Starts;
 using search::WholeSpace;
 
 namespace {
-
-constexpr double kRounding = 1e-9;
 
 struct Job {
   search::Chain shape;
@@ -77,7 +76,7 @@ void check_job() {
   ChainPlanner planner(job.shape, job.world);
   planner.request.pins = search::parse_pins(job.pins);
   WholeSpace space(planner, job.on);
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   std::string best;
   for (const auto& one : space.combinations()) {
     space.each_cut(one, [&](const Starts& starts, const Estimate& estimate) {

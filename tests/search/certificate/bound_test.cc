@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
+#include "base/infinity.h"
 #include "schedule/description.h"
 #include "schedule/schedule.h"
 #include "search/cut/heterogeneous_cut.h"
@@ -19,6 +19,7 @@ using search::Choice;
 using search::coin;
 using search::CostModel;
 using search::Estimate;
+using search::kRounding;
 using search::Layer;
 using search::Layers;
 using search::one_of;
@@ -26,8 +27,6 @@ using search::pick;
 using search::Starts;
 
 namespace {
-
-constexpr double kRounding = 1e-9;
 
 // Returns 1/1000 to 1000/1000 of `most`, or 0.
 double draw(double most) { return most * pick(0, 1000) / 1000; }
@@ -171,7 +170,7 @@ void check_bounds() {
   auto made = random_case();
   const double bound = made.bound();
   log(made, bound);
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   const auto cuts = made.cuts();
   for (const auto& starts : cuts) {
     const auto estimate = made.estimate(starts);
@@ -196,7 +195,7 @@ void check_bounds() {
 void check_bounds_of_many() {
   auto made = random_case(Cuts::many);
   log(made, made.bound());
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   const auto cuts = made.cuts();
   RC_ASSERT(std::ssize(cuts) > search::kFewCuts);
   for (const auto& starts : cuts) {

@@ -8,6 +8,8 @@
 
 namespace perigee::search {
 
+constexpr double kRounding = 1e-9;  // relative: of sums in two orders
+
 // Returns a number from `least` to `most`.
 inline int pick(int least, int most) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(least, most + 1));

@@ -19,14 +19,13 @@
 using namespace perigee;
 using search::all_cuts;
 using search::coin;
+using search::kRounding;
 using search::one_of;
 using search::pick;
 using search::RowStage;
 using search::StageRates;
 
 namespace {
-
-constexpr double kRounding = 1e-9;
 
 // Seconds of a microbatch's two passes through a layer: of compute, and of transfers on the units'
 // stream, which overlap with it.
@@ -164,7 +163,7 @@ void check_cuts(const Row& row, double bound) {
   }
 }
 
-void check_bounds() {
+void check_row_bounds() {
   const auto row = random_row();
   const double bound = bound_of(row);
   log(row, bound);
@@ -172,7 +171,7 @@ void check_bounds() {
 }
 
 // Stages that a cut makes equally slow, on devices of different speeds or, with `equal`, of one.
-void check_tight() {
+void check_row_tight() {
   auto row = random_row();
   std::vector<int> lengths;
   const double forward = pick(1, 100) / 100.0, backward = pick(1, 200) / 100.0;
@@ -204,9 +203,9 @@ void check_tight() {
 }  // namespace
 
 TEST_CASE("no cut into heterogeneous stages takes less than their bound") {
-  CHECK(rc::check("bounds of heterogeneous stages", check_bounds));
+  CHECK(rc::check("bounds of heterogeneous stages", check_row_bounds));
 }
 
 TEST_CASE("the bound of equally slow heterogeneous stages is the time of their passes") {
-  CHECK(rc::check("tight bounds of heterogeneous stages", check_tight));
+  CHECK(rc::check("tight bounds of heterogeneous stages", check_row_tight));
 }
