@@ -10,6 +10,20 @@ namespace perigee {
 
 namespace {
 
+constexpr size_t kLongest = 16'000;  // bytes of a text
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+// Returns the text without its middle where it is too long: it may quote a whole file.
+std::string shortened(std::string text) {
+  if (text.size() <= kLongest) return text;
+  size_t first = kLongest / 2, last = text.size() - kLongest / 2;
+  while (first > 0 && continues_character(text[first])) --first;
+  while (last < text.size() && continues_character(text[last])) ++last;
+  return fmt::format("{} [{} bytes are left out] {}", std::string_view(text).substr(0, first),
+                     last - first, std::string_view(text).substr(last));
+}
+
 // Writes control characters as \xNN: a text may quote a file, and a terminal obeys them.
 std::string printable(std::string_view text) {
   std::string out;
@@ -27,7 +41,7 @@ std::string printable(std::string_view text) {
 }  // namespace
 
 Error::Error(Status status, std::string_view area, std::string_view text)
-    : status_(status), text_(printable(fmt::format("[{}] {}", area, text))) {}
+    : status_(status), text_(shortened(printable(fmt::format("[{}] {}", area, text)))) {}
 
 namespace {
 

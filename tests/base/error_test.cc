@@ -32,6 +32,23 @@ TEST_CASE("an error shows control characters, which a terminal would obey") {
         "[job] name is \\x1b[2J\\x0d\\x7f\n\ttr\xc3\xbc");
 }
 
+TEST_CASE("an error leaves out the middle of a long text") {
+  std::string name;
+  while (name.size() < 40'000) name += "\u00e4";
+  try {
+    perigee::fail("file", "a name must be short, but got {}; give another", name);
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    CHECK(text.size() < 16'100);
+    CHECK(text.starts_with("[file] a name must be short, but got \u00e4\u00e4"));
+    CHECK(text.ends_with("\u00e4\u00e4; give another"));
+    CHECK(text.find("\u00e4 [24") != text.npos);
+    CHECK(text.find(" bytes are left out] \u00e4") != text.npos);
+    return;
+  }
+  FAIL("fail() returned");
+}
+
 TEST_CASE("an error is caught as std::exception") {
   CHECK_THROWS_AS(perigee::fail("a", "b"), std::exception);
 }
