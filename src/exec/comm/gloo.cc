@@ -10,15 +10,18 @@
 #include <deque>
 #include <exception>
 #include <future>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/fail.h"
+#include "base/network/socket.h"
 #include "exec/comm/reduce.h"
 
 namespace perigee::exec {
@@ -151,6 +154,23 @@ void reduce_scatter(Messages& messages, Transfer& t, int64_t index) {
   }
 }
 
+// A device of Gloo, and the sockets at which it listens.
+struct ListeningDevice {
+  std::shared_ptr<::gloo::transport::Device> device;
+  std::set<int> sockets;
+};
+
+// Devices are made one at a time, so that the sockets that appear are the device's.
+ListeningDevice listen_on(const std::string& address) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  const auto before = listening_sockets();
+  ListeningDevice made{.device = c10d::ProcessGroupGloo::createDeviceForHostname(address)};
+  std::ranges::set_difference(listening_sockets(), before,
+                              std::inserter(made.sockets, made.sockets.end()));
+  return made;
+}
+
 // Carries out one collective and returns when it is done.
 void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, Transfer& t,
                int64_t ranks, int64_t index) {
@@ -277,11 +297,14 @@ class GlooEnd : public Group {
                  size = static_cast<int>(size())] {
       try {
         auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-        options->devices.push_back(
-            c10d::ProcessGroupGloo::createDeviceForHostname(meeting.address));
+        const auto listening = listen_on(meeting.address);
+        options->devices.push_back(listening.device);
         options->threads = 1;
-        made->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(
-            c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store), index, size, options));
+        auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+            c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store), index, size, options);
+        // Gloo ends the process when strangers have taken all its descriptors.
+        for (const int socket : listening.sockets) drop_connections(socket);
+        made->set_value(std::move(group));
       } catch (...) {
         made->set_exception(std::current_exception());
       }
