@@ -21,6 +21,7 @@
 #include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
+#include "exec/kernels/product.h"
 #include "job/job.h"
 #include "text/tokenizer.h"
 #include "train/ranks/share.h"
@@ -131,6 +132,18 @@ std::string describe_ranks(int cores) {
                             cores, speedup(cores));
 }
 
+// Returns which of LibTorch's libraries multiplies matrices on CPUs.
+std::string describe_products() {
+  const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
+  constexpr exec::kernels::FloatProduct large{
+      .m = 1024, .n = 1024, .k = 1024, .plain_factors = true};
+  return fmt::format("float32 by {}; bfloat16 and float16 by {}",
+                     exec::kernels::prefers_onednn(large)
+                         ? "oneDNN where both matrices are large, else by " + blas
+                         : blas,
+                     at::Context::hasMKLDNN() ? "oneDNN" : blas);
+}
+
 std::string state_of(void (*open)()) {
   try {
     open();
@@ -195,6 +208,7 @@ std::vector<std::string> describe_machine() {
   const int cores = at::get_num_threads();
   add("threads", {fmt::format("{} at most", cores)});
   add("ranks", {describe_ranks(cores)});
+  add("products", {describe_products()});
   add("back ends", {"threads: " + try_threads(), "shared memory: " + try_shared_memory(),
                     "gloo: " + try_gloo(), "nccl: " + cuda.nccl});
   add("plugins", {"perigee_cuda: " + cuda.plugin,

@@ -216,6 +216,7 @@ TEST_CASE("doctor prints the version, the machine and the shipped files") {
   if (ran.status != 0) return;  // built without LibTorch
   CHECK_THAT(ran.out, Contains("LibTorch    2.11.0") && Contains("threads: ready") &&
                           Contains("\nranks       1 with 1 thread by default (--nproc, ") &&
+                          Contains("\nproducts    float32 by ") &&
                           Contains("shared memory: ready") && Contains("gloo: ready") &&
                           Contains("nccl: ") && Contains("perigee_cuda: ") &&
                           Contains("\nGPUs        "));
