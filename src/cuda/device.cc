@@ -61,8 +61,9 @@ std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates
 class GpuDevice : public CudaDevice {
  public:
   GpuDevice(const exec::CudaDeviceOptions& options, const exec::GpuInfo& gpu)
-      : kind_(fmt::format("cuda {} {}.{}{}", gpu.name, gpu.major, gpu.minor,
-                          options.deterministic ? " deterministic" : "")),
+      : kind_(fmt::format("cuda {} {}.{}{}{}", gpu.name, gpu.major, gpu.minor,
+                          options.deterministic ? " deterministic" : "",
+                          options.tf32 ? " tf32" : "")),
         place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
         capability_(10 * gpu.major + gpu.minor),
@@ -263,7 +264,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
   start_torch();
-  forbid_tf32();
+  allow_tf32(options.tf32);
   if (options.deterministic) exec::refuse_nondeterministic();
   return std::make_shared<GpuDevice>(options, gpu);
 }

@@ -38,9 +38,9 @@ void start_torch() {
   install_torch_allocator();
 }
 
-void forbid_tf32() {
-  at::globalContext().setAllowTF32CuDNN(false);  // it is cuDNN's default
-  at::globalContext().setAllowTF32CuBLAS(false);
+void allow_tf32(bool allowed) {
+  at::globalContext().setAllowTF32CuDNN(allowed);  // true is cuDNN's default
+  at::globalContext().setAllowTF32CuBLAS(allowed);
 }
 
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {

@@ -14,8 +14,8 @@ namespace perigee::cuda {
 // Starts LibTorch's CUDA support in this process, with planned addresses in its allocator.
 void start_torch();
 
-// Makes float32 products and convolutions of this process compute in float32, not in TF32.
-void forbid_tf32();
+// Says whether float32 products and convolutions of this process may compute in TF32.
+void allow_tf32(bool allowed);
 
 // Makes the GPU current, and the stream the one that LibTorch's ops of this thread are submitted
 // to, until the result is dropped. Dropping never throws.

@@ -31,6 +31,9 @@ struct CudaDeviceOptions {
   // Use only kernels whose results are bit-equal from run to run, even if slower. Applies to all of
   // LibTorch's CUDA work in the process.
   bool deterministic = false;
+  // Let float32 products and convolutions round their factors to TF32. Applies to all of LibTorch's
+  // CUDA work in the process.
+  bool tf32 = false;
 };
 
 // The plugin's interface. Calls throw Error naming the CUDA or NCCL call, the device and a remedy.

@@ -31,6 +31,11 @@ std::vector<JobKey> cluster_keys() {
        .about = "On a GPU: only kernels whose results are bit-equal from run to run, slower ones "
                 "where needed; an op without one is an error. On the CPU results always are."},
       {.table = "cluster",
+       .name = "tf32",
+       .field = FIELD(j.cluster.tf32),
+       .about = "On a GPU: whether float32 products and convolutions may round their factors to "
+                "TF32 (10 bits of mantissa), which takes a fraction of the time."},
+      {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
        .more_than = 0,

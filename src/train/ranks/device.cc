@@ -97,8 +97,9 @@ std::shared_ptr<exec::Device> open_gpu(const job::Job& job, const job::RankPlace
   const auto gpus = usable_gpus(job.cluster, static_cast<int64_t>(cuda.gpus().found.size()));
   const auto index = gpus.empty() ? 0
                                   : gpus[static_cast<size_t>(gpu_of_rank(std::ssize(gpus), place))];
-  return cuda.device(
-      {.index = static_cast<int>(index), .deterministic = job.cluster.deterministic});
+  return cuda.device({.index = static_cast<int>(index),
+                      .deterministic = job.cluster.deterministic,
+                      .tf32 = job.cluster.tf32});
 }
 
 std::shared_ptr<exec::Device> open_device(const job::Job& job) {

@@ -51,11 +51,14 @@ TEST_CASE("a device works from threads whose current GPU is another") {
   CHECK(simulated::broken_rules() == std::vector<std::string>{});
 }
 
-TEST_CASE("float32 products and convolutions do not use TF32") {
+TEST_CASE("float32 products and convolutions use TF32 only where the job allows it") {
   simulated::restart(1);
   simulated::tf32 = true;  // as cuDNN's default
-  make_device({.index = 0});
+  const auto kind = make_device({.index = 0})->kind();
   CHECK_FALSE(simulated::tf32);
+  // Times and traces are recorded by kind.
+  CHECK(make_device({.index = 0, .tf32 = true})->kind() == kind + " tf32");
+  CHECK(simulated::tf32);
 }
 
 TEST_CASE("a copy to the host waits for the work before it, and ops that wait for it run after") {

@@ -29,7 +29,7 @@ bool tf32 = true;  // as cuDNN's default
 }
 
 void start_torch() {}
-void forbid_tf32() { simulated::tf32 = false; }
+void allow_tf32(bool allowed) { simulated::tf32 = allowed; }
 
 std::shared_ptr<void> direct_to(int device, cudaStream_t stream) {
   return std::make_shared<Direction>(device, stream);
