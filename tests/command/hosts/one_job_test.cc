@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 
 #include "tests/command/job.h"
@@ -15,14 +16,17 @@ namespace {
 // Two hosts of one job, on this one.
 class TwoTrainings {
  public:
-  // `first`, `second`: further arguments of each.
-  TwoTrainings(const TrainingJob& job, const std::string& first, const std::string& second)
+  // `first`, `second`: further arguments of each. `variables`: environment of the second.
+  TwoTrainings(const TrainingJob& job, const std::string& first, const std::string& second,
+               const std::map<std::string, std::string>& variables = {})
       : port_(std::to_string(free_port())),
         first_(words(job, 0, first), job.how()),
-        second_(words(job, 1, second), job.how()) {}
+        second_(words(job, 1, second), with(job.how(), variables)) {}
 
   Process& first() { return first_; }
   Process& second() { return second_; }
+  // Returns the seconds since both were started.
+  double seconds() const { return now() - started_; }
 
  private:
   std::vector<std::string> words(const TrainingJob& job, int node, const std::string& more) const {
@@ -30,16 +34,24 @@ class TwoTrainings {
                                   " --node-rank " + std::to_string(node) + " " + more);
   }
 
+  static How with(How how, const std::map<std::string, std::string>& variables) {
+    how.environment.insert(variables.begin(), variables.end());
+    return how;
+  }
+
   std::string port_;
   Process first_, second_;
+  const double started_ = now();
 };
 
-// Checks that both hosts exit with status 2 and one message, and returns it. A host that only lost
-// the other would exit with status 1 at the time-out.
+// Checks that both hosts exit with status 2 and one message within 5 s of their start, and returns
+// the message. A host that only lost the other would exit with status 1 at the time-out of 20 s.
 std::string refused(const TrainingJob& job, const std::string& first, const std::string& second) {
   TwoTrainings hosts(job, first, second);
   const auto here = hosts.first().wait(), there = hosts.second().wait();
+  const double seconds = hosts.seconds();
   INFO(here.err << there.err);
+  CHECK(seconds < 5);
   CHECK(here.status == 2);
   CHECK(there.status == 2);
   CHECK(is_short(here.err));
@@ -119,9 +131,11 @@ TEST_CASE("a signal to one host ends all hosts with status 1") {
 
 TEST_CASE("only hosts that know the job's secret join") {
   const TrainingJob job;
-  const auto file = "--secret-file " + job.folder().write("secret", "0123456789abcdef\n");
-  {
-    TwoTrainings hosts(job, file, "");
+  const std::string secret = "0123456789abcdef";
+  const auto file = "--secret-file " + job.folder().write("secret", secret + "\n");
+  using Variables = std::map<std::string, std::string>;
+  for (const auto& variables : {Variables{}, {{"PERIGEE_SECRET", secret + "0"}}}) {
+    TwoTrainings hosts(job, file, "", variables);
     const auto stranger = hosts.second().wait();
     INFO(stranger.err);
     CHECK(stranger.status == 2);
@@ -131,7 +145,7 @@ TEST_CASE("only hosts that know the job's secret join") {
     CHECK(hosts.first().wait().status == 1);
   }
   const TrainingJob trained;
-  TwoTrainings hosts(trained, file, file);
+  TwoTrainings hosts(trained, file, "", {{"PERIGEE_SECRET", secret}});
   const auto here = hosts.first().wait();
   INFO(here.err);
   CHECK(here.status == 0);
