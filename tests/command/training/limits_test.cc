@@ -54,6 +54,16 @@ TEST_CASE("too few descriptors end the job with one sentence that names the limi
   CHECK(limited(job, "-n 64", "--nproc 2").status == 0);
 }
 
+TEST_CASE("a soft limit of descriptors is raised to the hard one") {
+  const TrainingJob job;
+  CHECK(limited(job, "-n 20", "--nproc 2").status == 1);
+  for (const auto* ranks : {"--nproc 1", "--nproc 2"}) {
+    const auto ran = limited(job, "-Sn 20", ranks);
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+  }
+}
+
 TEST_CASE("each number of descriptors suffices, or its limit is named", "[.long]") {
   const TrainingJob job;
   for (int count = 3; count <= 64; ++count) {
