@@ -7,7 +7,9 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <set>
 
+#include "tests/command/hosts/sockets.h"
 #include "tests/command/job.h"
 #include "tests/command/support.h"
 
@@ -112,6 +114,23 @@ TEST_CASE("under another launcher a port in use is an error that names it") {
   ::close(taken);
 }
 
+TEST_CASE("ranks of another launcher on one host listen on the loopback interface only") {
+  // A socket on all addresses is seen.
+  const int open = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(::listen(open, 1) == 0);
+  CHECK(listening(::getpid()).contains("0.0.0.0"));
+  ::close(open);
+
+  const TrainingJob job;
+  Pair pair(job, torchrun, kLong + "--set cluster.communicator=gloo");
+  pair.ranks[0]->wait_for("step 3/");
+  for (const auto& rank : pair.ranks) {
+    CHECK(listening(rank->pid()) == std::set<std::string>{"127.0.0.1"});
+  }
+  pair.ranks[0]->signal(SIGTERM);
+  for (const auto& rank : pair.ranks) CHECK(rank->wait().status == 1);
+}
+
 TEST_CASE("two launchers on one host train together") {
   const TrainingJob job;
   job.good("train", "--nproc 2");
@@ -146,4 +165,30 @@ TEST_CASE("a rank that dies on one host ends the ranks of the others") {
   CHECK(there.status == 1);
   CHECK_THAT(here.err, Contains("rank 1 does not answer"));
   CHECK_THAT(there.err, Contains("rank 1 was killed by signal 9"));
+}
+
+TEST_CASE("a host that stands still is named soon after the time-out") {
+  for (const int victim : {1, 0}) {  // that without and with the store
+    const TrainingJob job;
+    const auto port = std::to_string(free_port());
+    const auto start = [&](int host) {
+      return std::make_unique<Process>(
+          job.words("train",
+                    "--nproc 1 --nodes 2 --set cluster.timeout=2 "
+                    "--set cluster.communicator=gloo --rendezvous 127.0.0.1:" +
+                        port + " --node-rank " + std::to_string(host) + kLong),
+          job.how());
+    };
+    const std::unique_ptr<Process> hosts[2] = {start(0), start(1)};
+    hosts[0]->wait_for("step 3/");
+    const auto processes = family(hosts[victim]->pid());
+    for (const auto process : processes) ::kill(process, SIGSTOP);
+    const double stopped = now();
+    hosts[1 - victim]->wait_for(victim == 0 ? "rank 0, which has the store, does not answer"
+                                            : "rank 1 does not answer");
+    const double seconds = now() - stopped;
+    CHECK(seconds < 2 + 2);
+    for (const auto process : processes) ::kill(process, SIGCONT);
+    for (const auto& host : hosts) CHECK(host->wait().status == 1);
+  }
 }
