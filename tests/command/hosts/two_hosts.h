@@ -7,8 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "tests/command/hosts/slow_cable.h"
 
 namespace perigee::test {
 
@@ -21,7 +24,7 @@ inline bool succeeds(const std::string& command) {
 class TwoHosts {
  public:
   // `hosts`: the hosts file of each, without the line of localhost.
-  TwoHosts(const std::string& first, const std::string& second) {
+  TwoHosts(const std::string& first, const std::string& second, const Cable& cable = {}) {
     ready_ = ::geteuid() == 0;
     for (const int host : {0, 1}) {
       ready_ = ready_ && succeeds("ip netns add " + name(host)) &&
@@ -34,8 +37,14 @@ class TwoHosts {
       std::ofstream("/etc/netns/" + name(host) + "/resolv.conf") << "";  // no name server
       ready_ = std::filesystem::exists("/etc/netns/" + name(host) + "/hosts");
     }
-    ready_ = ready_ && succeeds("ip link add pgv0 netns " + name(0) +
-                                " type veth peer name pgv1 netns " + name(1));
+    if (ready_ && cable.slow()) {
+      cable_ = std::make_unique<SlowCable>(cable, SlowCable::End{name(0), "pgv0"},
+                                           SlowCable::End{name(1), "pgv1"});
+      ready_ = cable_->ready();
+    } else {
+      ready_ = ready_ && succeeds("ip link add pgv0 netns " + name(0) +
+                                  " type veth peer name pgv1 netns " + name(1));
+    }
     for (const int host : {0, 1}) {
       const auto in = "ip -n " + name(host);
       const auto device = "pgv" + std::to_string(host);
@@ -46,10 +55,12 @@ class TwoHosts {
     }
     // The mounts that `ip netns exec` makes may be forbidden where namespaces are not.
     ready_ = ready_ && succeeds("ip netns exec " + name(0) + " unshare --uts hostname pg-a");
-    if (!ready_) WARN("this system permits no network namespaces: two hosts were not tested");
+    if (!ready_)
+      WARN("this system permits no network namespaces or devices: two hosts were not tested");
   }
 
   ~TwoHosts() {
+    cable_.reset();
     for (const int host : {0, 1}) {
       succeeds("ip netns delete " + name(host));
       std::error_code error;
@@ -58,6 +69,7 @@ class TwoHosts {
   }
 
   bool ready() const { return ready_; }
+  const SlowCable& slow_cable() const { return *cable_; }
 
   // Pulls the cable, and mends it.
   void disconnect() const { succeeds("ip -n " + name(0) + " link set pgv0 down"); }
@@ -85,6 +97,7 @@ class TwoHosts {
     return "perigee-" + std::to_string(::getpid()) + "-" + std::to_string(host);
   }
   bool ready_ = false;
+  std::unique_ptr<SlowCable> cable_;
 };
 
 }  // namespace perigee::test
