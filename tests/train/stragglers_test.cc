@@ -1,8 +1,12 @@
 // Stragglers, found in recorded times.
 #include "train/run/stragglers.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 using namespace perigee;
 using namespace perigee::train;
@@ -40,6 +44,17 @@ struct Recorded {
 constexpr double kAt65 = 1 / 0.65;  // a rank that has 65% of its processor
 
 }  // namespace
+
+TEST_CASE("the page on runs has the numbers by which a straggler is named") {
+  std::ifstream file("runtime/runs.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const auto page = text.str();
+  const auto section = page.substr(page.find("## Stragglers"));
+  CHECK_THAT(section, Contains(fmt::format("over {} times", Stragglers::kSlower)));
+  CHECK_THAT(section, Contains(fmt::format("the last {} steps", Stragglers::kWindow)));
+  CHECK_THAT(section, Contains(fmt::format("take {} s", Stragglers::kSeconds)));
+}
 
 TEST_CASE("ranks that are equally fast are no stragglers") {
   Recorded recorded({0, 0, 0, 0});
