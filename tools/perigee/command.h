@@ -57,6 +57,9 @@ std::string shipped_folder(const std::string& name);
 // Returns how the user calls the command: "perigee" where that is on the PATH, else as it was typed.
 std::string command_name();
 
+// Returns the word as a shell reads it.
+std::string quoted(const std::string& word);
+
 // Logs that a file was written, and its size.
 void log_written(const std::string& path);
 

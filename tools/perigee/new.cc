@@ -17,30 +17,32 @@ namespace fs = std::filesystem;
 // The files of a new folder, by the kind of its model, and how to go on.
 struct Start {
   std::vector<std::string> files;  // files and folders of runtime/; of a folder its content
-  std::string text;                // {0}: the new folder, {1}: the command
+  std::map<std::string, std::string> data;  // files of strategies/data, by their new names
+  std::string text;                         // {0}: the new folder
+  std::string next;                         // commands; {0}: the job, {1}: perigee, {2}: model.py
 };
-
-// The text that the job trains on until the user has another one.
-constexpr const char* kText = "data/novels.txt";  // of strategies/
 
 const std::map<std::string, Start>& starts() {
   static const std::map<std::string, Start> all = {
       {"plugin",
        {{"new"},
+        {{"text.txt", "novels.txt"}, {"tokenizer.model", "novels.model"}},
         "{0} holds\n"
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.cc       a model plugin, and CMakeLists.txt to build it\n"
         "  text.txt       the text that it learns: two novels by Jane Austen\n"
-        "Start with: {1} train {0}/job.toml\n"}},
+        "  tokenizer.model  the vocabulary of that text\n",
+        "{1} train {0}"}},
       {"pytorch",
        {{"new_pytorch", "new/strategy.lua", "export.py"},
+        {{"text.txt", "novels.txt"}},
         "{0} holds\n"
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
         "  model.py       a model in PyTorch, and export.py, which writes it as an archive\n"
-        "  text.txt       the text that it learns: two novels by Jane Austen\n"
-        "Start with: python3 {0}/model.py && {1} train {0}/job.toml\n"}},
+        "  text.txt       the text that it learns: two novels by Jane Austen\n",
+        "python3 {2} && {1} train {0}"}},
   };
   return all;
 }
@@ -53,6 +55,25 @@ void write_editor_settings(const fs::path& folder, const std::string& runtime,
                                    {"workspace.checkThirdParty", false}};
   std::ofstream file(folder / ".luarc.json");
   file << settings.dump(2) << "\n";
+  if (!file.flush()) error = std::make_error_code(std::errc::io_error);
+}
+
+// Returns the folder of the installation or of the build that the command belongs to.
+fs::path prefix() {
+  std::error_code ignored;
+  const auto folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  return fs::exists(folder / "PerigeeConfig.cmake", ignored) ? folder : folder.parent_path();
+}
+
+// Writes the command's prefix where the CMake project has @perigee_prefix@.
+void write_prefix(const fs::path& project, std::error_code& error) {
+  auto text = read_file(project.string());
+  const std::string name = "@perigee_prefix@";
+  const auto at = text.find(name);
+  if (at == std::string::npos) return;
+  text.replace(at, name.size(), prefix().string());
+  std::ofstream file(project);
+  file << text;
   if (!file.flush()) error = std::make_error_code(std::errc::io_error);
 }
 
@@ -74,13 +95,22 @@ int run(const std::string& folder, const std::string& from) {
     fs::copy(path, fs::is_directory(path) ? fs::path(folder) : fs::path(folder) / path.filename(),
              fs::copy_options::recursive, error);
   }
-  if (!error) fs::copy_file(fs::path(strategies) / kText, fs::path(folder) / "text.txt", error);
+  for (const auto& [name, shipped] : start.data) {
+    if (error) break;
+    fs::copy_file(fs::path(strategies) / "data" / shipped, fs::path(folder) / name, error);
+  }
+  const auto project = fs::path(folder) / "CMakeLists.txt";
+  if (!error && fs::exists(project)) write_prefix(project, error);
   if (!error) write_editor_settings(folder, templates, error);
   if (error) {
     throw Error(Status::failed, "command",
                 fmt::format("{} must be written, but: {}", folder, error.message()));
   }
-  write_result({}, fmt::format(fmt::runtime(start.text), folder, command_name()));
+  const auto file = [&](const char* name) { return quoted((fs::path(folder) / name).string()); };
+  write_result({}, fmt::format(fmt::runtime(start.text), folder) + "Start with: " +
+                       fmt::format(fmt::runtime(start.next), file("job.toml"),
+                                   quoted(command_name()), file("model.py")) +
+                       "\n");
   return 0;
 }
 

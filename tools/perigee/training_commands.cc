@@ -41,16 +41,6 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
-// Returns the word as a shell reads it.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 // Logs a table of the run's results and the commands that show them, which have the options that it
 // was given, so that they work on the same model, plan and folder. `trace`: the file, or "".
 void log_results(const JobOptions& options, const job::Job& trained, const std::string& trace) {

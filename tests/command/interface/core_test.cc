@@ -185,15 +185,45 @@ TEST_CASE("new makes a folder that the other commands accept, and never overwrit
   const auto ran = run("new " + made);
   CHECK(ran.status == 0);
   CHECK_THAT(ran.out, Contains("perigee train " + made + "/job.toml"));
-  for (const auto* name : {"job.toml", "strategy.lua", "model.cc", "CMakeLists.txt"}) {
+  for (const auto* name : {"job.toml", "strategy.lua", "model.cc"}) {
     CHECK(read(made + "/" + name) == read(std::string("runtime/new/") + name));
   }
+  CHECK(read(made + "/text.txt") == read("strategies/data/novels.txt"));
+  CHECK(read(made + "/tokenizer.model") == read("strategies/data/novels.model"));
   CHECK(run("check " + made + "/strategy.lua").status == 0);
   CHECK_THAT(refusal("new " + made), Contains("exists and is not empty"));
   CHECK_THAT(refusal("new " + folder.write("file", "text")), Contains("file"));
   const auto nowhere = run("new /proc/mine");
   CHECK(nowhere.status == 1);
   CHECK_THAT(nowhere.err, Contains("/proc/mine"));
+}
+
+TEST_CASE("new prints a command that a shell reads as typed") {
+  Folder folder;
+  const auto made = folder / "my 'own' model";
+  const auto out = run({"new", made}, {}).out;
+  const std::string start = "Start with: ";
+  REQUIRE_THAT(out, Contains(start));
+  auto command = out.substr(out.find(start) + start.size());
+  const auto train = command.find(" train ");
+  REQUIRE(train != std::string::npos);
+  command.replace(train, 7, " graph ");  // reads the job as train does
+  const auto shown = Process({"/bin/bash", "-c", command}, {.folder = folder.path()}).wait();
+  INFO(command << shown.err);
+  CHECK(shown.status == 0);
+}
+
+TEST_CASE("CMake finds Perigee from the project that new writes") {
+  Folder folder;
+  REQUIRE(run({"new", folder / "my model"}, {}).status == 0);
+  // The command is not on the PATH, and no prefix is given.
+  const auto ran = Process({"/bin/sh", "-c", "exec cmake -S 'my model' -B made 2>&1"},
+                           {.folder = folder.path()})
+                       .wait();
+  INFO(ran.out);
+  CHECK(ran.status == 0);
+  const auto build = std::filesystem::path(command_path()).parent_path().string();
+  CHECK_THAT(read(folder / "made/CMakeCache.txt"), Contains("Perigee_DIR:PATH=" + build + "\n"));
 }
 
 TEST_CASE("new copies a PyTorch model with its export") {

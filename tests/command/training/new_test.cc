@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "job/job.h"
 #include "tests/command/support.h"
 
 using namespace perigee::test;
@@ -23,10 +24,20 @@ void train_three_steps(const Folder& folder, const std::string& made) {
 
 }  // namespace
 
-TEST_CASE("the folder that new makes trains") {
+TEST_CASE("the folder that new makes trains on words, validates and writes samples") {
   Folder folder;
   REQUIRE(run("new " + (folder / "mine")).status == 0);
   train_three_steps(folder, folder / "mine");
+  CHECK(fs::exists(folder / "runs/new/samples.jsonl"));
+  CHECK_THAT(read(folder / "runs/new/metrics.jsonl"), Contains("\"val_loss\""));
+  // It trains as long as the sample job of the repository, whose result the README shows.
+  const auto made = perigee::job::Job::load(folder / "mine/job.toml");
+  const auto sample = perigee::job::Job::load("strategies/gpt.toml");
+  CHECK(made.train.steps == sample.train.steps);
+  CHECK(made.train.validate_every == sample.train.validate_every);
+  CHECK(made.train.samples == sample.train.samples);
+  CHECK(made.data.sequence == sample.data.sequence);
+  CHECK(made.batch.global == sample.batch.global);
 }
 
 TEST_CASE("the folder that new makes for PyTorch trains the model that it exports") {
