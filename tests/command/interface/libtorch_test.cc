@@ -93,5 +93,73 @@ TEST_CASE(
   fs::remove_all(folder / "libtorch");
   const auto none = provide(folder, folder / "to");
   CHECK(none.status == 2);
-  CHECK_THAT(none.err, Contains("python3 with pip is needed") && Contains("PERIGEE_TORCH"));
+  CHECK_THAT(none.err, Contains("install python3-venv") && Contains("PERIGEE_TORCH"));
+}
+
+TEST_CASE("scripts/libtorch fetches with the pip of an environment where Python has none") {
+  const Folder folder;
+  fs::create_directories(folder / "bin");
+  // Python without pip: `-m venv` makes an environment, whose pip writes its arguments and fails.
+  folder.write("bin/python3", R"sh(#!/bin/sh
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0.made" "$3/bin/python3" ;;
+  *) exit 1 ;;
+esac
+)sh");
+  folder.write("bin/python3.made", "#!/bin/sh\necho \"$@\" > $HOME/arguments\nexit 9\n");
+  folder.write("bin/python", "#!/bin/sh\nexit 1\n");
+  for (const auto* name : {"bin/python3", "bin/python3.made", "bin/python"}) {
+    fs::permissions(folder / name, fs::perms::owner_all);
+  }
+  How how;
+  how.environment = {{"PERIGEE_TORCH", ""},
+                     {"HOME", folder.path()},
+                     {"VIRTUAL_ENV", ""},
+                     {"CONDA_PREFIX", ""},
+                     {"PATH", folder / "bin:" + std::getenv("PATH")}};
+  const auto ran = Process({"/bin/bash", "scripts/libtorch", folder / "to"}, how).wait();
+  if (ran.out.find("using ") != std::string::npos) return;  // this machine has it in a known place
+  CHECK(ran.status == 9);
+  CHECK_THAT(read(folder / "arguments"),
+             Contains("-m pip download ") && Contains("scripts/libtorch-2.11.txt"));
+}
+
+TEST_CASE("a package for another processor or a later C library says so") {
+  const Folder folder;
+  // As scripts/package lays out an archive, and the wheel's module.
+  for (const auto* name : {"package/bin", "package/share/perigee/libtorch", "package/lib",
+                           "perigee/bin", "perigee/share/perigee/libtorch"}) {
+    fs::create_directories(folder / name);
+  }
+  fs::copy_file("scripts/libtorch", folder / "package/bin/perigee-libtorch");
+  fs::copy_file("scripts/libtorch-2.11.txt",
+                folder / "package/share/perigee/libtorch/libtorch-2.11.txt");
+  fs::copy_file("tools/package/perigee.py", folder / "perigee/__init__.py");
+  folder.write("perigee/bin/perigee", "#!/bin/sh\necho started\n");
+  fs::permissions(folder / "perigee/bin/perigee", fs::perms::owner_all);
+  write_torch(folder, "torch", 11);
+  const auto start = [&](const std::string& system, const std::string& line) {
+    const auto text = Process({"/bin/sh", "-c", system}).wait().out;
+    folder.write("package/share/perigee/libtorch/system", text);
+    folder.write("perigee/share/perigee/libtorch/system", text);
+    How how;
+    how.folder = folder.path();
+    how.environment = {{"PERIGEE_TORCH", folder / "torch"}};
+    return Process({"/bin/sh", "-c", line}, how).wait();
+  };
+  for (const std::string line :
+       {"package/bin/perigee-libtorch", "python3 -c 'import perigee; perigee.main()'"}) {
+    INFO(line);
+    const auto here = start("echo $(uname -m) 2.17", line);
+    CHECK(here.err == "");
+    CHECK(here.status == 0);
+    for (const std::string system : {"echo m68k 2.17", "echo $(uname -m) 99.1"}) {
+      const auto refused = start(system, line);
+      CHECK(refused.status == 2);
+      CHECK(is_short(refused.err));
+      CHECK_THAT(refused.err, Contains("this package is for ") &&
+                                  Contains(" or later, but this is ") &&
+                                  Contains("from its source"));
+    }
+  }
 }
