@@ -158,6 +158,21 @@ TEST_CASE("setup installs the packages of the command, and with --test also thos
              Contains(" clang") && !Contains("catch2") && !Contains("--no-install-recommends"));
 }
 
+TEST_CASE("setup shows on a terminal, and nowhere else, that packages are installed") {
+  const Checkout checkout;
+  checkout.program("bin/dpkg-query", "exit 1");
+  checkout.program("bin/id", "echo 0");
+  checkout.program("bin/apt-get", "echo \"apt: $1\"");
+  checkout.program("bin/env", R"sh(shift; exec "$@")sh");
+  const auto file = checkout.shell("checkout/scripts/setup");
+  CHECK(file.status == 0);
+  CHECK_THAT(file.out, !Contains("apt: "));
+  const auto terminal = checkout.shell("script -qec checkout/scripts/setup /dev/null");
+  INFO(terminal.out << terminal.err);
+  CHECK(terminal.status == 0);
+  CHECK_THAT(terminal.out, Contains("apt: update") && Contains("apt: install"));
+}
+
 TEST_CASE("setup leaves the CUDA part out where no GPU is, unless it is asked for") {
   if (fs::exists("/proc/driver/nvidia/version")) return;
   const Checkout checkout;
