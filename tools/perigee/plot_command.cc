@@ -86,7 +86,7 @@ void add_plot_command(CLI::App& app, Action& action) {
   auto options = std::make_shared<PlotOptions>();
   auto* sub = add_command(
       app, "plot", "draw the metrics of runs",
-      {"perigee plot runs/shakespeare -o loss.svg",
+      {"perigee plot runs/gpt -o loss.svg",
        "perigee plot runs/a runs/b --chart loss,val_loss --x tokens -o both.svg",
        "perigee plot runs/a -o steps.csv"});
   sub->add_option("RUN", options->runs, "folders of runs, or their metrics.jsonl")->required();
