@@ -124,6 +124,22 @@ Lines stale_mutants(const fs::path& root, int& count) {
   return broken;
 }
 
+// Returns the folders of src/ without a mutant.
+Lines folders_without_mutants(const fs::path& root) {
+  std::set<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(root / "src")) {
+    if (entry.is_directory()) folders.insert(entry.path().filename().string());
+  }
+  for (const auto& entry : fs::directory_iterator(root / "tests/mutants")) {
+    if (entry.path().extension() != ".txt") continue;
+    for (const auto& mutant : mutants_of(entry.path())) {
+      if (mutant.size() < 2 || !mutant[1].starts_with("src/")) continue;
+      folders.erase(mutant[1].substr(4, mutant[1].find('/', 4) - 4));
+    }
+  }
+  return {folders.begin(), folders.end()};
+}
+
 }  // namespace
 
 TEST_CASE("every mutant of the list applies to one line and names tests") {
@@ -151,4 +167,15 @@ TEST_CASE("every mutant of the list applies to one line and names tests") {
             "tests/mutants/a.txt: many: the old line is in src/a.cc 2 times",
             "tests/mutants/a.txt: none: names no tests",
             "tests/mutants/a.txt: short: needs a name, a file, an old line, a new line and tests"});
+}
+
+TEST_CASE("every folder of src has a mutant") {
+  CHECK(folders_without_mutants(".") == Lines{});
+  const perigee::test::Folder tree;
+  for (const char* file : {"src/base/a.cc", "src/mesh/a.cc", "src/plan/a.cc", "src/perigee.h"}) {
+    tree.add(file, "int a;\n");
+  }
+  tree.add("tests/mutants/a.txt",
+           "one: a fault\nsrc/mesh/a.cc\n- int a;\n+ int b;\ntests_base\n\nshort: a fault\n");
+  CHECK(folders_without_mutants(tree.path()) == Lines{"base", "plan"});
 }

@@ -21,6 +21,8 @@ TEST_CASE("sums of integers are integers, division and remainder round down") {
   CHECK(call("_operator.mul", {3, -4}).toInt() == -12);
   CHECK(call("_operator.floordiv", {-7, 2}).toInt() == -4);
   CHECK(call("_operator.floordiv", {7, 2}).toInt() == 3);
+  CHECK(call("_operator.floordiv", {-8, 2}).toInt() == -4);
+  CHECK(call("_operator.mod", {-8, 2}).toInt() == 0);
   CHECK(call("_operator.mod", {-7, 2}).toInt() == 1);
   CHECK(call("_operator.mod", {7, -2}).toInt() == -1);
   CHECK(call("_operator.pow", {2, 10}).toInt() == 1024);
