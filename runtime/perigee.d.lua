@@ -317,7 +317,7 @@ function Plan:note(sentence) end
 ---@field mesh any[] the mesh's axes, a list of {name, size}
 ---@field frozen string[] patterns of parameters that the job does not train
 ---@field graph perigee.Graph the captured model; described when it is first read
----@field job? table the resolved job, by section; absent for plans that are made without a job
+---@field job? perigee.Job the resolved job, by section; absent for plans that are made without a job
 
 ---The captured step of one global microbatch, as strategy functions and request.graph have it.
 ---@class perigee.Graph
@@ -378,6 +378,201 @@ function Plan:note(sentence) end
 ---@field kind string `loss`, `gradient`, `buffer` or `result`
 ---@field name string of a gradient: its parameter
 ---@field value string the value's name
+
+---A strategy as a function: returns a list of methods, a table with methods, or a plan.
+---@alias perigee.StrategyFunction fun(job: perigee.Job, graph: perigee.Graph): table
+
+---The resolved job, as strategy functions and request.job have it: keys with their defaults filled in. A key that is not given, and whose default is not a constant, may be absent. A dialect's table has the dialect's name.
+---@class perigee.Job
+---@field name? string Name of the run. Default: the file's name without its ending.
+---@field seed integer Seed of initial weights, dropout and the order of samples. At least 0.
+---@field strategy string How the work is spread over devices: "auto", a strategy script, or the bare name of a shipped one.
+---@field model perigee.JobModel `[model]`
+---@field data perigee.JobData `[data]`
+---@field batch perigee.JobBatch `[batch]`
+---@field optimizer perigee.JobOptimizer `[optimizer]`
+---@field lr_schedule perigee.JobLrSchedule `[lr_schedule]`
+---@field weight_decay_schedule perigee.JobWeightDecaySchedule `[weight_decay_schedule]`
+---@field train perigee.JobTrain `[train]`
+---@field cluster perigee.JobCluster `[cluster]`
+---@field profile perigee.JobProfile `[profile]`
+
+---The job's `[model]`.
+---@class perigee.JobModel
+---@field kind? string Which model is trained. Each kind has keys of its own, below. One of gpt, llama, moe, mlp, resnet, hf, exported, torchscript, plugin, lua. Default: none: required.
+---@field dtype string Element type of the parameters. One of float64, float32, bfloat16.
+---@field frozen string[] Patterns of parameters that are not trained: `*` is one component of a dotted name, `**` any number.
+---@field around? string Script (.lua) of functions that are captured with the model: `prepare(batch)` before it, `loss(batch, output)` after it. Default: none.
+---@field unpack string How the fields of a batch reach the model: `dict`, by their names; `sequence`, by their order (runtime/lua_models.md). One of dict, sequence.
+---@field layers? integer gpt, llama, moe: Number of blocks; their scopes are `blocks.N`. At least 1. mlp: Linear layers. At least 1.
+---@field width? integer gpt, llama, moe: Size of a token's vector. At least 1. mlp: Size of the hidden layers. At least 1. resnet: Channels of the first stage. At least 1.
+---@field heads? integer gpt, llama, moe: Attention heads; they divide `width`. At least 1.
+---@field kv_heads? integer llama: Heads of keys and values; they divide `heads` (grouped queries). At least 1. Default: `heads`.
+---@field hidden? integer gpt, moe: Size of the hidden layer of a block's (or an expert's) MLP. At least 1. Default: 4 `width`. llama: Size of the hidden layer of a block's MLP (SwiGLU). At least 1. Default: 8/3 `width`, rounded up to a multiple of 32.
+---@field experts? integer moe: Experts of a block. At least 1.
+---@field top_k? integer moe: Experts that each token is sent to. At least 1.
+---@field capacity? number moe: Capacity factor: slots of an expert, relative to an even share of the tokens; 0: slots for all tokens. At least 0.
+---@field capacity_per? string moe: Tokens that share an expert's places and over which the load is balanced: those of a microbatch on all ranks, or those of each sample. One of microbatch, sample.
+---@field dropless? boolean moe: Whether a token that finds no place at its expert ends the run; otherwise it skips the expert.
+---@field balance? number moe: Weight of the loss that balances the experts. At least 0.
+---@field vocab? integer gpt, llama, moe: Number of token ids. At least 1. Default: the tokenizer's, 256 for bytes. hf: Number of token ids; no other than that of config.json. At least 1. Default: `vocab_size` of config.json.
+---@field folder? string hf: Folder of Hugging Face: config.json of a Llama, Mistral, Qwen2, Qwen3, Gemma, GPT-2 or Mixtral, and safetensors files with its weights (runtime/hugging_face.md). Default: none: required.
+---@field positions? integer gpt, moe: Largest number of tokens of a sample: rows of the position embedding. At least 1. Default: `data.sequence`.
+---@field theta? number llama: Base of the rotary position embedding. More than 0.
+---@field dropout? number gpt, moe, mlp: Probability that an activation is dropped in training. At least 0 and less than 1.
+---@field bias? boolean gpt, mlp: Whether linear layers have a bias.
+---@field tied? boolean gpt, moe: Whether the output layer shares the token embedding's weight. llama: Whether the output layer shares the token embedding's weight.
+---@field eps? number gpt, llama, moe: Added to the variance in norms. More than 0.
+---@field inputs? integer mlp: Features of a sample. At least 1.
+---@field outputs? integer mlp: Number of classes (cross_entropy) or of predicted values (mse). At least 1.
+---@field activation? string mlp: Activation function between the layers. One of relu, gelu, silu, tanh.
+---@field loss? string mlp: Loss function. One of cross_entropy, mse. exported, torchscript, plugin, lua: How the loss depends on the samples of a batch. `proven`: as its ops show. A loss whose proof ends is declared a `mean` or a `sum` over samples, or a mean that is divided by sums of weights of the data (`weighted`); the first step checks it (runtime/jobs.md). One of proven, mean, sum, weighted.
+---@field depth? integer resnet: Number of layers of the ResNet. One of 18, 34, 50, 101, 152.
+---@field classes? integer resnet: Number of classes. At least 1.
+---@field channels? integer resnet: Channels of an image. At least 1.
+---@field image? integer resnet: Height and width of an image. At least 1.
+---@field file? string exported, torchscript, plugin, lua: The archive of torch.export (.pt2), the TorchScript file, the plugin (.so), or the script (.lua). A plugin and a script get the keys of `[model.options]`. Default: none: required.
+---@field options? table `[model.options]`, for the model's script or plugin.
+
+---The job's `[data]`.
+---@class perigee.JobData
+---@field text string[] Text files (patterns), concatenated.
+---@field tokens string[] Files of raw little-endian token ids (patterns).
+---@field jsonl string[] Files of JSON lines (patterns), also compressed (.gz, .zst): each line is an object, which `template` makes a document.
+---@field conversations string[] Files of JSON lines (patterns), also compressed: each line is an object with `messages`, a document by the chat template. Only the model's answers are learned.
+---@field tensors string[] safetensors files (patterns) whose tensors, one row a sample, are bound to the model's inputs by name.
+---@field synthetic? boolean Random samples in place of files. Default: true without files.
+---@field token_type string Type of the ids in `tokens`. One of uint16, uint32.
+---@field tokenizer string "bytes", or the file of a tokenizer: a tokenizer.json or a SentencePiece model. With `kind = "hf"` and without this key, the tokenizer.json of the model's folder, if there is one.
+---@field template string The document of a line of `jsonl`: `{name}` is the line's field of that name, a string or a number; `{{` and `}}` are braces.
+---@field chat_template? string File of the chat template of `conversations` (chat_templates.md). Default: that of the tokenizer's folder.
+---@field end_of_text? string The token that ends each document. Files of `text` have none in a stream, unless it is given. Default: the tokenizer's own; of "bytes", the byte 0.
+---@field broken_lines string Whether a line that gives no document (no JSON, a field is missing, a conversation without an answer) is an error, or is left out and counted. One of error, skip.
+---@field pack string How documents become samples. stream: one after the other, cut every `sequence` tokens; documents: whole documents side by side, whose tokens do not attend to each other (the model has the inputs `documents` and `positions`); none: each in a sample of its own. A longer document is cut, the rest of a sample is not learned. One of stream, documents, none.
+---@field sequence integer Tokens of a sample. At least 1.
+---@field sampler string Order of the training samples of files: "shuffle" (a permutation in each epoch), "sequential", "random" (drawn with replacement), or a library (.so) that exports `int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed)`, which returns the index in [0, count) of the run's sample number `sample`.
+---@field shuffle_buffer integer `sampler = "shuffle"`: samples that are shuffled with each other: so many consecutive ones, so that files are read almost in order; 0: all. At least 0.
+---@field objective string The labels. causal: the next token; masked: the tokens themselves at 15 % of the places, which are hidden as for BERT; classification: the field `label` of a line of `jsonl`, a number from 0. One of causal, masked, classification.
+---@field validation number Share of the data that is held out for validation. At least 0 and less than 1.
+---@field batched? string[] The model's inputs whose dim 0 is the samples, by name, or by index in the order of their names ("0"). The others are the same for all samples and are replicated over ranks and microbatches. Default: all.
+---@field slice_files boolean Whether each data rank draws its samples only from files of its own: file i belongs to rank i modulo the number of data ranks. The samples of a step then depend on the number of ranks. With fewer files than data ranks, no file is sliced, with a warning.
+---@field left_over string slice_files: how files beyond a multiple of the data ranks are used. share: no file is sliced, and all ranks draw from all samples; deal: some ranks have one file more; drop: they are not read. One of share, deal, drop.
+---@field sources? perigee.JobDataSources[] `[[data.sources]]`
+
+---An entry of the job's `[[data.sources]]`.
+---@class perigee.JobDataSources
+---@field name? string Name in logs. Default: `source 1`, ....
+---@field weight number The source's share of the samples is its weight by the sum of all weights. More than 0.
+---@field text string[] Text files (patterns).
+---@field tokens string[] Files of token ids (patterns).
+---@field jsonl string[] Files of JSON lines (patterns).
+---@field conversations string[] Files of conversations (patterns).
+---@field template? string The document of a line of `jsonl`. Default: `data.template`.
+
+---The job's `[batch]`.
+---@class perigee.JobBatch
+---@field global integer Samples per optimizer step, over all ranks. At least 1.
+---@field micro? integer Samples per microbatch on one data rank; it divides `global`. At least 1. Default: chosen by the planner.
+---@field round boolean Whether a step uses fewer samples than `global` where that is not a multiple of microbatches times data ranks: the largest such multiple (at least one sample on each rank), with a warning. Otherwise that is an error.
+
+---The job's `[optimizer]`.
+---@class perigee.JobOptimizer
+---@field name string The optimizer: torch.optim's formulas, and for lion and muon those of their papers. muon updates the matrices of hidden layers only; adamw then updates embeddings, heads and all other parameters. One of sgd, adam, adamw, lion, rmsprop, adagrad, adamax, nadam, radam, adafactor, muon.
+---@field lr number Peak learning rate. At least 0.
+---@field weight_decay number Weight decay; decoupled from the gradient by adamw, lion, adafactor, muon. At least 0.
+---@field momentum? number sgd, muon: momentum (muon's paper: 0.95). rmsprop: momentum of the normalised gradients. At least 0 and less than 1. Default: `0.9`; rmsprop: `0.0`.
+---@field dampening number sgd: dampening of the momentum. At least 0 and at most 1.
+---@field nesterov boolean sgd, muon: Nesterov's momentum (muon's paper: true).
+---@field betas number[] adam, adamw, adamax, nadam, radam: decay of the two averages. lion: weight of the average in the step, and its decay. At least 0 and less than 1.
+---@field eps? number adam, adamw, rmsprop, adagrad, adamax, nadam, radam: added to the denominator. More than 0. Default: `1e-08`; adagrad: `1e-10`.
+---@field alpha number rmsprop: decay of the average of squared gradients. At least 0 and less than 1.
+---@field centered boolean rmsprop: whether gradients are normalised by an estimate of their variance.
+---@field lr_decay number adagrad: the learning rate is divided by 1 + (step - 1) lr_decay. At least 0.
+---@field initial_accumulator_value number adagrad: first value of the sum of squared gradients. At least 0.
+---@field momentum_decay number nadam: the momentum of step t is beta1 (1 - 0.96^(t momentum_decay) / 2). At least 0.
+---@field decoupled_weight_decay boolean nadam, radam: whether weight decay is decoupled from the gradient, as adamw's.
+---@field beta2_decay number adafactor: new squares have the weight step ^ beta2_decay in the second moments. At least -10 and at most 0.
+---@field clip_threshold number adafactor: largest root mean square of an update. More than 0.
+---@field ns_steps integer muon: steps of the Newton-Schulz iteration. At least 1.
+---@field clip_norm number Limit of the global gradient norm; larger gradients are scaled down to it. 0: no clipping. At least 0.
+---@field apart boolean Whether a parameter that several groups match is an error; otherwise the first group applies.
+---@field group? perigee.JobOptimizerGroup[] `[[optimizer.group]]`
+
+---An entry of the job's `[[optimizer.group]]`.
+---@class perigee.JobOptimizerGroup
+---@field match? string[] Patterns of parameter names; a parameter is in the first group that matches. Default: none: required.
+---@field lr? number Peak learning rate of these parameters. At least 0. Default: the optimizer's.
+---@field weight_decay? number Weight decay of these parameters. At least 0. Default: the optimizer's.
+---@field name? string muon: which of the two updates these parameters. One of , muon, adamw. Default: adamw for embeddings, heads and parameters that are not matrices, else muon.
+
+---The job's `[lr_schedule]`.
+---@class perigee.JobLrSchedule
+---@field kind string Shape of the learning rate after the warm-up. One of constant, linear, cosine, inverse_sqrt, wsd.
+---@field warmup? integer Steps in which the learning rate rises from `init_lr` to its peak. At least 0. Default: 20, or a tenth of `train.steps` where that is less.
+---@field min_lr? number Final learning rate. At least 0. Default: a tenth of `optimizer.lr`.
+---@field decay? integer wsd: number of steps of the last phase, in which the learning rate falls. At least 1. Default: a tenth of `train.steps`.
+---@field init_lr number Learning rate at the start of the warm-up. At least 0.
+---@field steps? integer The step at which the learning rate reaches `min_lr` and becomes constant. At least 1. Default: `train.steps`.
+---@field shape string wsd: shape of the learning rate in the last phase. One of linear, cosine, exponential, minus_sqrt.
+
+---The job's `[weight_decay_schedule]`.
+---@class perigee.JobWeightDecaySchedule
+---@field start? number Weight decay of the first step, annealed to `optimizer.weight_decay`. The weight decay of a group is scaled in the same proportion. At least 0. Default: `optimizer.weight_decay` (no schedule).
+---@field steps? integer The step at which the weight decay reaches `optimizer.weight_decay` and becomes constant. At least 1. Default: `train.steps`.
+---@field shape string Shape of the weight decay between the two values; cosine is half a period. One of linear, cosine.
+
+---The job's `[train]`.
+---@class perigee.JobTrain
+---@field steps integer Number of optimizer steps. At least 1.
+---@field log_every integer Steps between two lines of the log. At least 1.
+---@field validate_every integer Steps between two validations; 0: none. At least 0.
+---@field validate_batches integer Largest number of global batches in one validation. At least 1.
+---@field checkpoint_every integer Steps between two checkpoints; 0: only one at the end. At least 0.
+---@field keep_checkpoints integer Number of checkpoints that are kept, the newest ones. At least 1.
+---@field checkpoint_target? string `s3://BUCKET/PREFIX`: checkpoints are written to this S3 service instead (runtime/runs.md). Default: `train.output`.
+---@field checkpoint_when_stopped boolean Whether Ctrl-C or SIGTERM writes a checkpoint before the job ends.
+---@field stop_if_not_finite boolean Whether a loss or gradients that are not finite end the job. Otherwise, and with `skip_bad_steps` above 0, any number of such steps is skipped.
+---@field skip_bad_steps integer Bad steps in a row that are skipped: a step whose loss or gradients are not finite, or a spike by `on_spike`, changes nothing. One more ends the job. At least 0.
+---@field skip_steps? string Steps that change nothing, whatever their loss: `"12, 40-45"`. Default: none.
+---@field spike_loss number A step whose loss is above so many times the median of the last 32 good steps is a spike; 0: none is. At least 0.
+---@field spike_norm number The same for the norm of the gradients. At least 0.
+---@field on_spike string A spike is named in the log, and is skipped as a bad step, or ends the job. One of warn, skip, stop.
+---@field rerun boolean Whether a bad step or a spike is run a second time from the same state: exit status 16 where the second run is good (a transient fault), 17 where a step that is not skipped is bad both times.
+---@field check_replicas integer Steps between two comparisons of the weights and states that several ranks hold; a difference ends the job. 0: none. At least 0.
+---@field forward_only boolean Whether a step is a forward pass only: no gradients, no optimizer, no checkpoints.
+---@field check_gradients boolean Whether the first step's gradients are compared with those of one device before training begins (on the CPU, to rounding); with activation checkpointing also with those of the same plan without it, bit for bit. A difference ends the job.
+---@field check_rtol? number With `check_gradients`: each element of a gradient, and the loss, may differ from one device's by `check_atol` + `check_rtol` times its absolute value. At least 0. Default: 1e-4 where `check_atol` is given, else the rounding of the dtype decides.
+---@field check_atol? number The absolute part of that tolerance. At least 0. Default: 1e-4 where `check_rtol` is given, else the rounding of the dtype decides.
+---@field early_stop_patience integer Training ends after so many validations in a row whose loss is not below the best one less `early_stop_min_delta`; 0: it does not end early. At least 0.
+---@field early_stop_min_delta number Least decrease of the validation loss that counts. At least 0.
+---@field keep_best boolean Whether the step with the lowest validation loss writes a checkpoint, which is kept beside the newest ones.
+---@field weights? string Initial values of parameters and buffers: a safetensors file, an index of several (`.json`), or a folder of them. Names are the model's own, as `perigee export` writes them, or for the kinds gpt, llama and hf those of Hugging Face. Default: the model's own initial values.
+---@field adapter? string Initial values of the adapters that the method `lora` adds: a folder with PEFT's adapter_config.json and adapter_model.safetensors, as `perigee export --adapter` writes it. Default: none.
+---@field initialise boolean Whether the model initialises parameters and buffers that `weights` lacks, and tensors there that are not of the model are ignored. Otherwise both are errors. In a job with `weights`, or of the kind hf, the default is false.
+---@field progress boolean Whether a progress line is shown on a terminal, in addition to the log.
+---@field samples string[] Prompts of a language model. After each checkpoint the model continues them: in the log and in samples.jsonl (runtime/runs.md).
+---@field sample_tokens integer Largest number of tokens of each continuation. At least 1.
+---@field tensorboard boolean Whether the metrics are also written to `train.output` as an event file of TensorBoard (runtime/runs.md).
+---@field output? string Folder of metrics, checkpoints, plan and log, relative to the working directory. Default: `runs/NAME`.
+
+---The job's `[cluster]`.
+---@class perigee.JobCluster
+---@field device? string Device that the ranks compute on. One of cpu, cuda. Default: cuda when present.
+---@field ranks? integer Number of ranks, where neither a launcher nor `--nproc` sets it. At least 1. Default: all local devices, 1 for cpu.
+---@field threads? integer Threads of one rank's CPU work. At least 1. Default: on a CPU `OMP_NUM_THREADS`, or the host's cores divided by its ranks; else 1.
+---@field deterministic boolean On a GPU: only kernels whose results are bit-equal from run to run, slower ones where needed; an op without one is an error. On the CPU results always are.
+---@field timeout number Seconds after which a rank that does not answer ends the job. More than 0.
+---@field devices? string GPUs of a host that its ranks use, in this order ("0,2"). Where no launcher, option or key sets the number of ranks, a host has one rank for each GPU listed, also on the CPU. Default: all that the process may see.
+---@field in_process boolean Whether the ranks are threads of one process, which exchange tensors through its memory: for trying a strategy on one device.
+---@field messages string What carries the messages between pipeline stages: what carries the device's collectives (NCCL on GPUs), or Gloo, through the host's memory, while collectives stay with NCCL. One of device, gloo.
+---@field communicator string What carries tensors in the hosts' memory between ranks that are processes: shared memory between the ranks of one host and Gloo between hosts (`auto`), shared memory only (`shared`: an error where a group of ranks has none), or Gloo only. One of auto, shared, gloo.
+---@field file? string Cluster description, for planning only. Default: this machine.
+---@field profile? string Profile database: times of ops, measured by `perigee profile`. Default: the one in the user's cache folder.
+
+---The job's `[profile]`.
+---@class perigee.JobProfile
+---@field parallel boolean Whether `perigee profile` measures ops on all ranks at once, as they run in training; otherwise on rank 0 while the others wait.
+---@field again boolean Whether `perigee profile` also measures ops whose times are known.
 
 ---Device meshes: named axes over ranks, the first listed varies fastest.
 ---@class perigee.mesh

@@ -12,6 +12,7 @@ Module methods_module();
 Module plan_module();
 std::vector<Module> plan_classes();     // tables that functions of a plan take
 std::vector<Module> request_classes();  // tables that a method's functions read
+std::vector<Module> job_classes();      // the job, as these and strategy functions read it
 Module mesh_module();
 Module shard_module();
 Module strategy_module();
@@ -56,6 +57,7 @@ const std::vector<Module>& api() {
     const auto add = [&](const std::vector<Module>& classes) {
       list.insert(list.begin() + 2, classes.begin(), classes.end());
     };
+    add(job_classes());
     add(request_classes());
     add(plan_classes());
     return list;

@@ -1,4 +1,7 @@
 // Methods defined in scripts: their arguments, and the parts of a plan that they set.
+#include <cctype>
+#include <fstream>
+
 #include "base/error.h"
 #include "lua/api.h"
 #include "tests/lua/support_script.h"
@@ -280,9 +283,43 @@ TEST_CASE("types and reference have every function of a plan and every field of 
   for (const auto* line :
        {"---@class perigee.Recompute", "---@param units perigee.Unit[] a list",
         "---@field regions? any[]", "---@field inputs string[]", "---@field graph perigee.Graph",
-        "---@class perigee.OpTime", "---@field parameters string[]"}) {
+        "---@class perigee.OpTime", "---@field parameters string[]", "---@field job? perigee.Job",
+        "---@field lr_schedule perigee.JobLrSchedule",
+        "---@field group? perigee.JobOptimizerGroup[]",
+        "---@alias perigee.StrategyFunction fun(job: perigee.Job, graph: perigee.Graph)"}) {
     CAPTURE(line);
     CHECK(types.find(line) != std::string::npos);
   }
+  // Every key of a resolved job is a field of its section, with the type of its value.
+  std::ifstream resolved("tests/job/resolved.toml");
+  std::string section = "perigee.Job";
+  int keys = 0;
+  for (std::string line; std::getline(resolved, line);) {
+    if (line.starts_with('[')) {
+      section = "perigee.Job";
+      for (size_t i = 1; line[i] != ']'; ++i) {
+        if (line[i] == '_') continue;
+        const bool first = line[i - 1] == '[' || line[i - 1] == '_';
+        section += first ? static_cast<char>(std::toupper(line[i])) : line[i];
+      }
+    } else if (!line.empty()) {
+      const auto name = line.substr(0, line.find(' ')), value = line.substr(name.size() + 3);
+      const auto type = value == "true" || value == "false"         ? "boolean"
+                        : value.starts_with('"')                    ? "string"
+                        : value.starts_with("[\"") || value == "[]" ? "string[]"
+                        : value.starts_with('[')                    ? "number[]"
+                        : value.find_first_of(".e") != value.npos   ? "number"
+                                                                    : "integer";
+      CAPTURE(section, name, type);
+      const auto begin = types.find("---@class " + section + "\n");
+      REQUIRE(begin != types.npos);
+      const auto fields = types.substr(begin, types.find("\n\n", begin) - begin);
+      const auto given = "---@field " + name, rest = std::string(" ") + type + " ";
+      CHECK((fields.find(given + rest) != fields.npos ||
+             fields.find(given + "?" + rest) != fields.npos));
+      ++keys;
+    }
+  }
+  CHECK(keys > 80);
   CHECK(page.find("- `level` (integer?): sharded are 1") != std::string::npos);
 }

@@ -33,7 +33,7 @@ std::vector<Module> request_classes() {
              {"mesh", "any[]", "the mesh's axes, a list of {name, size}"},
              {"frozen", "string[]", "patterns of parameters that the job does not train"},
              {"graph", "perigee.Graph", "the captured model; described when it is first read"},
-             {"job", "table?",
+             {"job", "perigee.Job?",
               "the resolved job, by section; absent for plans that are made without a job"}}),
       table("perigee.Graph",
             "The captured step of one global microbatch, as strategy functions and request.graph "
