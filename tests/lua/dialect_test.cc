@@ -2,11 +2,14 @@
 // have the same checks, examples of the pages run, and equal options give equal plans.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
 #include "base/files/file.h"
 #include "tests/lua/support_dialect.h"
+#include "tests/support/golden.h"
 
 using namespace perigee;
 using namespace perigee::test;
@@ -103,6 +106,39 @@ TEST_CASE("every option has the effect that its row documents, or warns") {
   for (const std::string dialect : {"alpa", "atorch", "autodist", "epl", "megatron"}) {
     INFO(dialect);
     check_effects(dialect);
+  }
+}
+
+TEST_CASE("each migration page lists every option that is refused or has no effect") {
+  const std::string begin = "<!-- options -->\n", end = "<!-- end of options -->\n";
+  for (const std::string dialect : {"alpa", "atorch", "autodist", "epl", "megatron"}) {
+    const auto path = "runtime/migration/from_" + dialect + ".md";
+    CAPTURE(path);
+    // Options with one effect for one reason share a row.
+    std::vector<std::pair<std::string, std::string>> rows;
+    const auto table = rows_of(dialect);
+    for (const auto& row : table) {
+      if (row["verdict"] == "works") continue;
+      const std::string section = row["section"], name = row["name"];
+      REQUIRE(row.contains("says"));
+      const auto effect = fmt::format("{} | {}", row["verdict"].get<std::string>(),
+                                      row["says"].get<std::string>());
+      const auto title = section == table[0]["section"] ? name : section + "." + name;
+      auto known = std::ranges::find(rows, effect, &std::pair<std::string, std::string>::second);
+      if (known == rows.end()) {
+        rows.emplace_back("", effect);
+        known = std::prev(rows.end());
+      }
+      known->first += fmt::format("{}`{}`", known->first.empty() ? "" : ", ", title);
+    }
+    std::string text = "| option | effect | reason |\n|---|---|---|\n";
+    for (const auto& [names, effect] : rows) text += fmt::format("| {} | {} |\n", names, effect);
+    const auto page = read_file(path, "test");
+    const auto at = page.find(begin), last = page.find(end);
+    CHECK((at != page.npos) == !rows.empty());
+    if (rows.empty()) continue;
+    REQUIRE(last != page.npos);
+    CHECK(golden_difference(path, page.substr(0, at) + begin + text + page.substr(last)) == "");
   }
 }
 
