@@ -71,3 +71,60 @@ TEST_CASE("functions that observe the training are called with a report of each 
       options());
   CHECK_THROWS_WITH(fails.notify("step", json::object()), Catch::Contains("f.lua:2: no"));
 }
+
+TEST_CASE("Megatron's timers have the names, counts and seconds of their level") {
+  const Folder folder;
+  const auto timers_at = [&](const std::string& level) {
+    std::vector<std::string> printed;
+    auto with = options();
+    with.print = [&](std::string_view text) { printed.emplace_back(text); };
+    lua::StrategyScript script(
+        folder.write("t.lua",
+                     "local m = require 'perigee.megatron'\n"
+                     "return m.ModelParallelConfig { timers = m.Timers { " +
+                         level +
+                         "log = function(r)\n"
+                         "  for _, t in ipairs(r.timers) do\n"
+                         "    print(string.format('%d %s %d %g %g %g', r.step, t.name, t.count, "
+                         "t.total, t.min, t.max))\n"
+                         "  end\nend } }"),
+        with);
+    const auto interval = [](const char* key, const char* name, double begin, double end) {
+      return json{{key, name}, {"begin", begin}, {"end", end}};
+    };
+    script.notify("step",
+                  {{"step", 7},
+                   {"sections",
+                    {interval("name", "micro_first", 0, 1), interval("name", "micro", 1, 3),
+                     interval("name", "micro", 3, 4.5), interval("name", "micro_last", 4.5, 5),
+                     interval("name", "step", 5, 7)}},
+                   {"collectives",
+                    {interval("what", "gradients", 2, 2.5), interval("what", "gradients", 4, 5),
+                     interval("what", "parameters", 6, 6.25)}}});
+    return printed;
+  };
+  const std::vector<std::string> step = {"7 interval-time 1 7 7 7"};
+  auto phases = step;
+  for (const auto* timer : {"7 forward-backward 1 5 5 5", "7 all-grads-sync 2 1.5 0.5 1",
+                            "7 params-all-gather 1 0.25 0.25 0.25", "7 optimizer 1 2 2 2"}) {
+    phases.emplace_back(timer);
+  }
+  auto sections = phases;
+  for (const auto* timer :
+       {"7 micro_first 1 1 1 1", "7 micro 2 3.5 1.5 2", "7 micro_last 1 0.5 0.5 0.5"}) {
+    sections.emplace_back(timer);
+  }
+  CHECK(timers_at("") == step);
+  CHECK(timers_at("log_level = 0, ") == step);
+  CHECK(timers_at("log_level = 1, ") == phases);
+  CHECK(timers_at("log_level = 2, ") == sections);
+  const auto refused = [&](const std::string& given) {
+    return run(folder, "local m = require 'perigee.megatron'\nlocal t = m.Timers { " + given + " }",
+               "gpt")
+        .error;
+  };
+  CHECK_THAT(refused("log = print, log_level = 3"),
+             Catch::Contains("s.lua:2: [megatron] Timers' log_level must be 0 (the step)"));
+  CHECK_THAT(refused("log_level = 1"), Catch::Contains("Timers takes { log_level = 1, log ="));
+  CHECK_THAT(refused("log = print, level = 1"), Catch::Contains("but got \"level\""));
+}
