@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "exec/cuda.h"
 #include "tests/support/torch_test.h"
+#include "train/ranks/carriers.h"
 #include "train/ranks/device.h"
 
 using namespace perigee;
@@ -63,6 +64,20 @@ TEST_CASE("a job on the CPU uses one communicator and needs no GPU") {
     CHECK(threads[rank].communicator->rank() == rank);
     CHECK(threads[rank].tensors == threads[rank].communicator);
   }
+}
+
+TEST_CASE("keys of the job choose what carries messages, and what carries tensors of the hosts") {
+  using Carrier = exec::ProcessOptions::Carrier;
+  job::Job job;
+  CHECK(train::messages_of(job) == exec::Messages::by_device);
+  CHECK(train::carrier_of(job) == Carrier::automatic);
+  job.set("cluster.messages=\"gloo\"");
+  CHECK(train::messages_of(job) == exec::Messages::by_host);
+  CHECK(train::carrier_of(job) == Carrier::automatic);
+  job.set("cluster.communicator=\"gloo\"");
+  CHECK(train::carrier_of(job) == Carrier::gloo);
+  job.set("cluster.communicator=\"shared\"");
+  CHECK(train::carrier_of(job) == Carrier::shared);
 }
 
 TEST_CASE("without a GPU, device = \"cuda\" is an error with a remedy, and \"\" selects the CPU") {

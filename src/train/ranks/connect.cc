@@ -4,9 +4,8 @@
 
 #include "base/log_format.h"
 #include "base/network/address.h"
-#include "exec/comm/select.h"
-#include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
+#include "train/ranks/carriers.h"
 #include "train/ranks/device.h"
 #include "train/ranks/shared_settings.h"
 
@@ -17,21 +16,12 @@ std::chrono::milliseconds timeout_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
 }
 
-exec::Messages messages(const job::Job& job) {
-  return job.cluster.messages == "gloo" ? exec::Messages::by_host : exec::Messages::by_device;
-}
-
-exec::ProcessOptions::Carrier carrier(const job::Job& job) {
-  using Carrier = exec::ProcessOptions::Carrier;
-  if (job.cluster.communicator == "gloo") return Carrier::gloo;
-  return job.cluster.communicator == "shared" ? Carrier::shared : Carrier::automatic;
-}
-
 // Returns the memory of the frames that collectives use, or nullptr where no rank of this host
 // reads another one's. A process that gets none reports why when its groups connect.
 std::shared_ptr<exec::SharedMemory> shared_memory(const job::Job& job,
                                                   const job::RankPlace& place) {
-  if (place.local_world == 1 || carrier(job) == exec::ProcessOptions::Carrier::gloo) return nullptr;
+  const bool by_gloo = carrier_of(job) == exec::ProcessOptions::Carrier::gloo;
+  if (place.local_world == 1 || by_gloo) return nullptr;
   try {
     return exec::SharedMemory::open();
   } catch (const std::exception&) {
@@ -84,13 +74,13 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
   }
   const auto options = rendezvous(job, place);
   made.communicator = made.tensors = exec::process_communicator({.rendezvous = options,
-                                                                 .carrier = carrier(job),
+                                                                 .carrier = carrier_of(job),
                                                                  .local_ranks = place.local_world,
                                                                  .threads = job.cluster.threads,
                                                                  .memory = memory});
   try {
     if (place.rank != 0) open();
-    made.tensors = exec::communicator_of(made.device, made.communicator, options, messages(job));
+    made.tensors = exec::communicator_of(made.device, made.communicator, options, messages_of(job));
   } catch (const std::exception& error) {
     made.communicator->abort(error.what());
     throw;

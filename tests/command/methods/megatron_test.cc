@@ -49,6 +49,8 @@ TEST_CASE("Megatron's stages cast sent values, and otherwise train as one device
     return job.losses();
   };
   CHECK(same(staged("float64", ""), one, 1e-10));
+  CHECK(same(staged("float64", "--set megatron.pipeline_model_parallel_comm_backend=gloo"), one,
+             1e-10));
   const auto cast = staged("float32", "");
   CHECK(same(cast, one, 1e-5));
   CHECK_FALSE(same(cast, one, 1e-12));
