@@ -1,6 +1,7 @@
 // Strategy functions that make their own mesh: the number of ranks follows from the plan.
 
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <thread>
 
 #include "tests/command/job.h"
@@ -60,6 +61,21 @@ TEST_CASE(
   CHECK_THAT(job.good("train", three + script_with(job, "")).err, Contains(", 3 ranks, "));
   CHECK_THAT(job.good("train", "--overwrite " + three + script_with(job, "{ 'tensor', 2 }")).err,
              Contains(", 2 ranks, "));
+}
+
+TEST_CASE("every dialect without sizes has a rank for each device of the host") {
+  for (const std::string table :
+       {"[megatron]\n", "[epl]\n", "[atorch]\nload_strategy = [\"parallel_mode\"]\n",
+        "[alpa.DataParallel]\n", "[alpa.Zero2Parallel]\n", "[alpa.Zero3Parallel]\n",
+        "[autodist]\n"}) {
+    INFO(table);
+    const TrainingJob job;
+    std::ofstream(job.file(), std::ios::app) << table;
+    const auto plan = job.folder() / "plan.json";
+    job.good("plan", "--set batch.global=6 --set cluster.devices=\"0,1,2\" -o " + plan);
+    CHECK(nlohmann::json::parse(read(plan))["mesh"]["axes"] ==
+          nlohmann::json::parse(R"([{"name": "data", "size": 3}])"));
+  }
 }
 
 TEST_CASE("a strategy function that fails says so once, before a run begins") {
