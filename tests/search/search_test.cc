@@ -471,3 +471,25 @@ TEST_CASE("the same search gives the same plan, with its reasons") {
   CHECK_THAT(text, Catch::Contains("it is bound by"));
   CHECK_THAT(text, Catch::Contains("longer"));
 }
+
+TEST_CASE("one and several threads find the same plan, with the same bound and reasons") {
+  for (const double memory : {1e9, 1.2e7}) {
+    const auto find = [&](int64_t threads) {
+      ChainPlanner planner({.blocks = 6, .batch = 64, .width = 512}, 4);
+      planner.request.pins = search::parse_pins({{"threads", threads}});
+      planner.request.memory_limit = memory;
+      return planner.find(cluster(4));
+    };
+    const auto one = find(1), four = find(4);
+    CAPTURE(memory, search::to_string(one.best.choice), search::to_string(four.best.choice));
+    CHECK(plan::print(one.plan) == plan::print(four.plan));
+    CHECK(plan::explain(one.plan) == plan::explain(four.plan));
+    CHECK(one.best.seconds == four.best.seconds);
+    CHECK(one.lower_bound == four.lower_bound);
+    REQUIRE(one.others.size() == four.others.size());
+    for (size_t i = 0; i < one.others.size(); ++i) {
+      CHECK(search::to_string(one.others[i].choice) == search::to_string(four.others[i].choice));
+      CHECK(one.others[i].judged == four.others[i].judged);
+    }
+  }
+}
