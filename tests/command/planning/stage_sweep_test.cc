@@ -19,11 +19,20 @@ struct Model {
   std::string methods = "";  // that every plan has
 };
 
-// The script's last line of output is its figures.
+// The script prints a line for each plan of the sweep that is refused or needs too much memory, and
+// then its figures. A plan may be refused because sizes do not divide, or for too few blocks.
 std::string script(const Model& model, int64_t world) {
   return fmt::format(R"lua(
 local profiler, solver = require "perigee.profiler", require "perigee.solver"
 local world, microbatches, batch = {}, {}, {}
+
+-- Returns the most microbatches, at most those of the stages, whose samples divide over the data ranks.
+local function most_microbatches(data)
+  for count = microbatches, 1, -1 do
+    if batch % count == 0 and batch / count % data == 0 then return count end
+  end
+end
+
 return function()
   local found = assert(solver.stage_table {{ microbatches = microbatches, views = "all",
     methods = {{ {} }} }})
@@ -31,33 +40,44 @@ return function()
     assert(not (judged.refused or ""):find "matches none", judged.refused)
   end
   local chosen = profiler.estimate(found.strategy)
-  local available, count, best = found.rows[1].available, 0, nil
+  local available, tried, count, best = found.rows[1].available, 0, 0, nil
+  local skipped = {{ divide = 0, blocks = 0, memory = 0 }}
   assert(chosen.peak_bytes <= available, "the chosen plan needs too much memory")
   local size = {{}}
   for n = 1, world do if world % n == 0 then size[#size + 1] = n end end
   for _, tensor in ipairs(size) do
     for _, pipe in ipairs(size) do
       local data = world / tensor / pipe
-      if data == math.floor(data) and batch / microbatches % data == 0 then
-        for _, more in ipairs {{ {{}}, {{ "zero2" }} }} do
+      if data == math.floor(data) then
+        for _, more in ipairs(data > 1 and {{ {{}}, {{ "zero2" }} }} or {{ {{}} }}) do
+          local several = assert(most_microbatches(data), "the batch is smaller than the data ranks")
           local strategy = {{ {{ "parallel_mode", {{ {{ "tensor", tensor }}, {{ "data", data }}, {{ "pipe", pipe }} }} }},
-            {{ "gradient_accumulation", {{ microbatches = microbatches }} }}, {} }}
+            {{ "gradient_accumulation", {{ microbatches = several }} }}, {} }}
           if tensor > 1 then strategy[#strategy + 1] = {{ "tensor_parallel", {{}} }} end
           if pipe > 1 then strategy[#strategy + 1] = {{ "pipeline_parallel", {{}} }} end
-          for _, method in ipairs(data > 1 and more or {{}}) do strategy[#strategy + 1] = method end
+          for _, method in ipairs(more) do strategy[#strategy + 1] = method end
+          local text = string.format("data %d, tensor %d, pipe %d, %d microbatches%s", data, tensor, pipe, several,
+            more[1] and ", zero2" or "")
           local ok, taken = pcall(profiler.estimate, strategy)
+          tried = tried + 1
           if ok and taken.peak_bytes <= available then
             count = count + 1
-            local text = string.format("data %d, tensor %d, pipe %d%s", data, tensor, pipe,
-              more[1] and ", zero2" or "")
             if not best or taken.seconds < best.seconds then best = {{ seconds = taken.seconds, text = text }} end
+          else
+            local why = ok and string.format("%.3g of %.3g bytes of memory", taken.peak_bytes, available) or taken
+            local kind = ok and "memory" or why:find "must divide" and "divide"
+              or why:find "need as many blocks" and "blocks"
+            assert(kind, text .. " is refused for another reason: " .. why)
+            skipped[kind] = skipped[kind] + 1
+            print("SKIPPED " .. text .. ": " .. why)
           end
         end
       end
     end
   end
   assert(count > 2, "only " .. count .. " plans of the sweep can be compiled and fit")
-  print(string.format("FIGURES %.6g %.6g %d %d %s", chosen.seconds, best.seconds, count, #found.stages, best.text))
+  print(string.format("FIGURES %.6g %.6g %d %d %d %d %d %d stages, best of the sweep: %s", chosen.seconds, best.seconds,
+    tried, count, skipped.divide, skipped.blocks, skipped.memory, #found.stages, best.text))
   return found.strategy
 end
 )lua",
@@ -82,14 +102,24 @@ void sweep(const Model& model, int64_t world, double seconds) {
       how);
   INFO(planned.err);
   REQUIRE(planned.status == 0);
+  for (size_t at = 0; (at = planned.err.find("SKIPPED ", at)) != std::string::npos; ++at) {
+    std::printf("  %s\n", planned.err.substr(at, planned.err.find('\n', at) - at).c_str());
+  }
   const auto at = planned.err.find("FIGURES ");
   REQUIRE(at != std::string::npos);
   double chosen = 0, best = 0;
-  REQUIRE(std::sscanf(planned.err.c_str() + at, "FIGURES %lf %lf", &chosen, &best) == 2);
+  int tried = 0, swept = 0, divide = 0, blocks = 0, memory = 0;
+  REQUIRE(std::sscanf(planned.err.c_str() + at, "FIGURES %lf %lf %d %d %d %d %d", &chosen, &best,
+                      &tried, &swept, &divide, &blocks, &memory) == 7);
   CHECK(chosen > 0);
   CHECK(chosen <= best);
+  CHECK(swept + divide + blocks + memory == tried);
   const auto text = planned.err.substr(at, planned.err.find('\n', at) - at);
-  std::printf("%s, %ld ranks: %s\n", model.name.c_str(), static_cast<long>(world), text.c_str());
+  std::printf(
+      "%s, %ld ranks: %s\n  of %d plans %d are compared, %d skipped: sizes do not divide %d, more "
+      "stages than blocks %d, memory %d\n",
+      model.name.c_str(), static_cast<long>(world), text.c_str(), tried, swept, tried - swept,
+      divide, blocks, memory);
 }
 
 const char* const kSmallGpt =
