@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/command/support.h"
@@ -50,9 +51,10 @@ inline std::string address_of(const std::string& text) {
   return ::inet_ntop(digits.size() == 8 ? AF_INET : AF_INET6, words, printed, sizeof printed);
 }
 
-// Returns the numeric addresses on which a process and its descendants listen for TCP connections.
-inline std::set<std::string> listening(pid_t pid) {
-  std::set<std::string> addresses;
+// Returns the numeric addresses and ports on which a process and its descendants listen for TCP
+// connections.
+inline std::set<std::pair<std::string, int>> listening_ports(pid_t pid) {
+  std::set<std::pair<std::string, int>> found;
   for (const auto process : family(pid)) {
     const auto inodes = socket_inodes(process);
     for (const char* table : {"tcp", "tcp6"}) {  // of the process's own network namespace
@@ -65,10 +67,18 @@ inline std::set<std::string> listening(pid_t pid) {
         text >> number >> local >> remote >> state;
         for (int i = 0; i < 5; ++i) text >> skipped;
         text >> inode;
-        if (state == "0A" && inodes.contains(inode)) addresses.insert(address_of(local));
+        if (state != "0A" || !inodes.contains(inode)) continue;
+        found.emplace(address_of(local), std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
       }
     }
   }
+  return found;
+}
+
+// Returns the addresses alone.
+inline std::set<std::string> listening(pid_t pid) {
+  std::set<std::string> addresses;
+  for (const auto& [address, port] : listening_ports(pid)) addresses.insert(address);
   return addresses;
 }
 

@@ -5,45 +5,17 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <filesystem>
-#include <fstream>
-#include <set>
-#include <sstream>
+#include <vector>
 
 #include "base/network/descriptor.h"
+#include "tests/command/hosts/sockets.h"
 #include "tests/command/job.h"
 #include "tests/command/support.h"
 
 using namespace perigee::test;
 using perigee::Descriptor;
-namespace fs = std::filesystem;
 
 namespace {
-
-// Returns the TCP ports at which a process and its children listen.
-std::set<int> ports_of(pid_t pid) {
-  const auto folder = "/proc/" + std::to_string(pid);
-  std::set<std::string> own;  // "socket:[INODE]"
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder + "/fd", error)) {
-    own.insert(fs::read_symlink(entry.path(), error).string());
-  }
-  std::set<int> ports;
-  std::ifstream table(folder + "/net/tcp");
-  std::string line, number, local, remote, state, word;
-  std::getline(table, line);  // names of columns
-  while (std::getline(table, line)) {
-    std::istringstream words(line);
-    words >> number >> local >> remote >> state;
-    for (int skipped = 0; skipped < 6; ++skipped) words >> word;
-    const bool listens = state == "0A";
-    if (listens && own.contains("socket:[" + word + "]")) {
-      ports.insert(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
-    }
-  }
-  for (const pid_t child : children(pid)) ports.merge(ports_of(child));
-  return ports;
-}
 
 // Begins to connect, and sends what is not a message of any protocol where that succeeds.
 Descriptor stranger(int port, bool idle) {
@@ -76,11 +48,11 @@ TEST_CASE("two thousand strangers at the ports of a job with 1024 descriptors ch
   words.insert(words.begin(), {"sh", "-c", "ulimit -n 1024 && exec \"$@\"", "sh"});
   Process running(words, job.how());
   running.wait_for("step 10/");
-  const auto ports = ports_of(running.pid());
+  const auto ports = listening_ports(running.pid());
   CHECK(ports.size() >= (communicator == "gloo" ? 3 : 1));
   std::vector<Descriptor> strangers;
   for (int count = 0; count < 2000; ++count) {
-    for (const int port : ports) {
+    for (const auto& [address, port] : ports) {
       if (strangers.size() + 100 < limit.rlim_max)
         strangers.push_back(stranger(port, count % 8 > 0));
     }
