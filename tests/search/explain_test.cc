@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "search/explain/chosen.h"
@@ -49,6 +50,28 @@ TEST_CASE(
   found.others.push_back({.choice = {.tensor = 1, .micro = 4}, .judged = true, .seconds = 2.1});
   CHECK(tensor_size_sentences(found).front() ==
         "the best plan with tensor = 1 is data 1, 1 microbatch of 4: it takes 40.0% longer");
+}
+
+TEST_CASE("a faster plan that the strategy left out is named once") {
+  auto found = found_of_sizes();
+  found.chosen = true;
+  found.features.count(found.all[0], 0.5, false);
+  for (const auto* choice : {&found.all[0], &found.all[2], &found.all[3]}) {
+    found.others.push_back({.choice = *choice});
+    found.others.back().estimate.seconds = choice == &found.all[0] ? 0.5 : 2;
+  }
+  explain(found, "test", std::nullopt);
+  std::map<std::string, int> times;
+  for (const auto& decision : found.plan.decisions) ++times[decision.sentence];
+  for (const auto& [sentence, count] : times) {
+    INFO(sentence);
+    CHECK(count == 1);
+  }
+  const auto left_out = "the strategy left out " + to_string(found.all[0]) +
+                        ", which takes 50.0% " + "less by the model";
+  CHECK(times[left_out] == 1);
+  CHECK_THAT(plan::explain(found.plan),
+             Catch::Contains(to_string(found.all[3]) + " takes 100.0% longer by the model"));
 }
 
 TEST_CASE("a tensor size is not called infeasible if combinations were left out") {

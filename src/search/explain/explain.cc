@@ -29,6 +29,26 @@ std::string less_text(double other, double best) {
   return fmt::format("{:.1f}% less by the model", 100 * (1 - other / best));
 }
 
+std::string left_out_text(const Choice& choice, double seconds, double best) {
+  return fmt::format("the strategy left out {}, which takes {}", to_string(choice),
+                     less_text(seconds, best));
+}
+
+// Returns the reason why another candidate was not taken.
+std::string sentence_of(const Candidate& other, const Found& found) {
+  const auto& best = found.best;
+  const double seconds = other.estimate.seconds, least = best.estimate.seconds;
+  if (other.judged) {
+    return fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
+                       100 * (other.seconds / best.seconds - 1));
+  }
+  if (!other.refused.empty()) {
+    return fmt::format("{} is refused: {}", to_string(other.choice), other.refused);
+  }
+  if (found.chosen && seconds < least) return left_out_text(other.choice, seconds, least);
+  return fmt::format("{} takes {}", to_string(other.choice), more_text(seconds, least));
+}
+
 }  // namespace
 
 std::vector<std::string> tensor_size_sentences(const Found& found) {
@@ -47,8 +67,7 @@ std::vector<std::string> tensor_size_sentences(const Found& found) {
           fmt::format("the best plan with tensor = {} is {}: it takes {:.1f}% longer", tensor,
                       to_string(judged->choice), 100 * (judged->seconds / found.best.seconds - 1)));
     } else if (size.choice && found.chosen && size.seconds < best) {
-      sentences.push_back(fmt::format("the strategy left out {}, which takes {}",
-                                      to_string(*size.choice), less_text(size.seconds, best)));
+      sentences.push_back(left_out_text(*size.choice, size.seconds, best));
     } else if (size.choice) {
       sentences.push_back(fmt::format("the best plan with tensor = {} is {}: it takes {}", tensor,
                                       to_string(*size.choice), more_text(size.seconds, best)));
@@ -106,21 +125,13 @@ void explain(Found& found, const std::string& cluster, std::optional<double> tim
   size_t printed = 0;
   for (const auto& other : found.others) {
     if (other.choice == best.choice || printed == 3) continue;
+    auto sentence = sentence_of(other, found);
+    const bool given = std::ranges::any_of(decisions, [&](const plan::Decision& decision) {
+      return decision.by == "auto" && decision.sentence == sentence;  // of its tensor size
+    });
+    if (given) continue;
     ++printed;
-    if (found.chosen && !other.judged && other.refused.empty() &&
-        other.estimate.seconds < best.estimate.seconds) {
-      decisions.push_back(
-          {"auto", fmt::format("the strategy left out {}, which takes {}", to_string(other.choice),
-                               less_text(other.estimate.seconds, best.estimate.seconds))});
-      continue;
-    }
-    decisions.push_back(
-        {"auto", other.judged ? fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
-                                            100 * (other.seconds / best.seconds - 1))
-                 : !other.refused.empty()
-                     ? fmt::format("{} is refused: {}", to_string(other.choice), other.refused)
-                     : fmt::format("{} takes {}", to_string(other.choice),
-                                   more_text(other.estimate.seconds, best.estimate.seconds))});
+    decisions.push_back({"auto", std::move(sentence)});
   }
 }
 
