@@ -41,10 +41,30 @@ function M.plan(draft, given, o)
   }
 end
 
+-- Records given stages whose axes and shardings the solver chooses, for the ranks of the run. `cut`: fields of
+-- pipeline_parallel.
+function M.open(draft, given, stages, cut, schedule)
+  local layers, counts = cut.starts or cut.layers, cut.part_layers
+  if not counts then
+    counts = {}
+    for i = 1, stages do counts[i] = cut.starts and 1 or cut.layers / stages end
+  end
+  draft.given_stages = {
+    layers = layers, tolerance = given.AutoLayerOption.eps, stage_layers = counts, choose = {},
+    microbatches = given.PipeshardParallel.num_micro_batches, schedule = schedule, forbid = draft.forbid,
+  }
+end
+
+-- Returns whether a run of so many ranks has several for each given stage, and the same number.
+function M.opens(draft, ranks)
+  local stages = draft.given_stages and #draft.given_stages.stage_layers
+  return stages and ranks and ranks > stages and ranks % stages == 0
+end
+
 -- Returns the strategy of the best stages, with these methods.
-function M.found(draft, methods)
+function M.found(draft, methods, table_options)
   local options = {}
-  for name, value in pairs(draft.stages) do options[name] = value end
+  for name, value in pairs(table_options or draft.stages) do options[name] = value end
   options.methods = methods
   local found, why = solver.stage_table(options)
   if not found then error("[alpa] " .. why, 0) end

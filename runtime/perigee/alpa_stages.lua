@@ -129,7 +129,9 @@ end
 
 local function shapes(draft, physical, logical, options)
   local shape = shape_of(physical, logical)
-  if shape then fix(draft, shape[1], shape[2] or 1, options, true) end
+  if shape then return fix(draft, shape[1], shape[2] or 1, options, true) end
+  draft.open = may_split(options)  -- the axes follow from the ranks of the run
+  draft.swapped = options.force_batch_dim_to_mesh_dim == 1
 end
 
 -- The options that a single stage may set: the logical view of its submesh.
@@ -338,6 +340,7 @@ local function pipeshard_strategy(draft, given)
     if cut.layers then cut.tolerance = given.AutoLayerOption.eps end
     draft:use("pipeline_parallel", cut, options)
   end
+  if draft.open and not inputs then automatic.open(draft, given, stages, cut, schedule) end
   local placed = stage_inputs(inputs)
   if placed then draft:use(placed[1], placed[2], "stage_input_shardings") end
   draft:use("gradient_accumulation", { microbatches = o.num_micro_batches }, "num_micro_batches")
@@ -360,23 +363,24 @@ local function check_layers(count, graph)
   end
 end
 
--- Returns the methods of a fixed plan, including those that depend on the model.
-local function completed(draft, fixed, graph)
+-- Returns a plan's methods, including those that depend on the model, without those of `left_out`.
+local function completed(draft, uses, graph, left_out)
   if draft.layers then check_layers(draft.layers, graph) end
   local list = {}
-  for i, use in ipairs(fixed) do list[i] = use end
+  for _, use in ipairs(uses) do
+    if not (left_out and left_out[use[1]]) then list[#list + 1] = use end
+  end
   if draft.remat then list[#list + 1] = checkpoint(draft.remat, graph) end
   return list
 end
+
+local of_the_table = { pipeline_parallel = true, gradient_accumulation = true }
 
 local function finish(draft, strategy)
   if draft.unfinished then return strategy end
   if draft.stages then
     strategy.methods = function(_, graph)
-      if draft.layers then check_layers(draft.layers, graph) end
-      local list = candidates.methods_of(draft)
-      if draft.remat then list[#list + 1] = checkpoint(draft.remat, graph) end
-      return automatic.found(draft, list)
+      return automatic.found(draft, completed(draft, candidates.methods_of(draft), graph))
     end
   elseif draft.fits then
     strategy.methods = function(job, graph)
@@ -391,9 +395,13 @@ local function finish(draft, strategy)
       if draft.swapped then automatic.data_first(candidates.fields_of(found, "parallel_mode")) end
       return found
     end
-  elseif draft.remat or draft.layers then
+  elseif draft.remat or draft.layers or draft.given_stages then
     local fixed = strategy.methods
-    strategy.methods = function(_, graph) return completed(draft, fixed, graph) end
+    strategy.methods = function(job, graph)
+      if not automatic.opens(draft, (job.cluster or {}).ranks) then return completed(draft, fixed, graph) end
+      local list = completed(draft, candidates.methods_of(draft), graph, of_the_table)
+      return automatic.found(draft, list, draft.given_stages)
+    end
   end
   return strategy
 end

@@ -117,21 +117,28 @@ class FixedPlanner : public lua::Planner {
     }
     return list;
   }
-  // Two stages of two devices each.
+  // Two stages of two devices each, or one where it is given.
   json stage_table(const json& options, const lua::Defined&) override {
     pins_ = options;
-    const auto stage = options["views"] == "model_parallel_only"
-                           ? json({{"tensor", 2}, {"data", 1}})
-                           : json({{"tensor", 1}, {"data", 2}});
+    const bool splits = options.value("views", "") == "model_parallel_only";
+    const auto stage = splits ? json({{"tensor", 2}, {"data", 1}})
+                              : json({{"tensor", 1}, {"data", 2}});
     auto axes = json::array();
     for (const char* axis : {"tensor", "data"}) axes.push_back(json::array({axis, stage[axis]}));
     json mesh = {{"submeshes", json::array({axes, axes})}};
     if (options.contains("forbid")) mesh["forbid"] = options["forbid"];
     auto strategy = json::array(
-        {json::array({"parallel_mode", mesh}),
-         json::array(
-             {"pipeline_parallel", {{"starts", {"blocks.2"}}, {"schedule", options["schedule"]}}}),
-         json::array({"gradient_accumulation", {{"microbatches", options["microbatches"]}}})});
+        {json::array({"gradient_accumulation", {{"microbatches", options["microbatches"]}}})});
+    if (options.contains("stage_layers") && options["stage_layers"].size() == 1) {
+      mesh["submeshes"] = json::array({axes});
+    } else {
+      const json starts = options.contains("layers") && options["layers"].is_array()
+                              ? options["layers"]
+                              : json{"blocks.2"};
+      strategy.push_back(json::array(
+          {"pipeline_parallel", {{"starts", starts}, {"schedule", options["schedule"]}}}));
+    }
+    strategy.insert(strategy.begin(), json::array({"parallel_mode", mesh}));
     for (const auto& method : options["methods"]) strategy.push_back(method);
     return {{"strategy", strategy},
             {"text", "layers  cost\n  0..1  2 s\n"},
@@ -206,8 +213,9 @@ class FixedPlanner : public lua::Planner {
 Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
   Outcome outcome;
   FixedPlanner planner;
-  outcome.strategy = script.resolve({{"name", "test"}, {"batch", {{"global", 8}}}}, graph,
-                                    &planner);
+  json job = {{"name", "test"}, {"batch", {{"global", 8}}}};
+  if (world > 0) job["cluster"]["ranks"] = world;
+  outcome.strategy = script.resolve(job, graph, &planner);
   auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
                                                     .global_batch = 8,
                                                     .world = std::max<int64_t>(world, 1),

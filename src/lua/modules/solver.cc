@@ -196,7 +196,10 @@ Module solver_module() {
         {{"options", "table",
           "layers (their number, or the first scopes of the layers after the first; without it at "
           "most 16, as many as blocks), tolerance (no layer has more than 1 + tolerance times its "
-          "share of the work; default 0.5), microbatches, submeshes (`all`, `power_of_two`, "
+          "share of the work; default 0.5), stage_layers (how many layers each stage has: the "
+          "stages "
+          "are given, each with the same number of devices, and only their axes and shardings are "
+          "chosen), microbatches, submeshes (`all`, `power_of_two`, "
           "`small_power_of_two`: the numbers of whole hosts, beside parts of one; or a list of "
           "{hosts, devices}), views (`same_as_physical`, `data_parallel_only`, "
           "`model_parallel_only`, `single_node_model_parallel` or `all`), choose "

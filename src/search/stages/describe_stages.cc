@@ -88,7 +88,7 @@ std::vector<plan::Decision> stage_decisions(const json& result) {
   for (const auto& shape : result["submesh_choices"]) {
     submeshes.push_back(fmt::format("{} x {}", shape[0].get<int64_t>(), shape[1].get<int64_t>()));
   }
-  size_t refused = 0;
+  size_t refused = 0, judged = result["judged"].size();
   for (const auto& sequence : result["judged"]) refused += sequence.contains("refused");
   const auto variant = result.value("with", "");
   const auto with = variant.empty()
@@ -101,9 +101,9 @@ std::vector<plan::Decision> stage_decisions(const json& result) {
                              fmt::join(submeshes, ", "))});
   decisions.push_back(
       {"stages",
-       fmt::format("of {} plans of stages that were simulated{} the chosen one{} takes {} a step; "
+       fmt::format("of {} plan{} of stages that {} simulated{} the chosen one{} takes {} a step; "
                    "by the table no sequence takes less than {}",
-                   result["judged"].size(),
+                   judged, judged == 1 ? "" : "s", judged == 1 ? "was" : "were",
                    refused > 0 ? fmt::format(" ({} were refused)", refused) : "", with,
                    simulate::seconds_text(result["seconds"].get<double>()),
                    simulate::seconds_text(result["lower_bound"].get<double>()))});

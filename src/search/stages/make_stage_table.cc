@@ -121,7 +121,7 @@ class TableMaker {
     const int layers = table_.layer_count();
     for (int first = 0; first < layers; ++first) {
       double work = 0;
-      for (int last = first; last < layers; ++last) {
+      for (int last = first; last < (options_.one_layer ? first + 1 : layers); ++last) {
         work += work_[last];
         if (!balanced(work, view)) break;
         StageRow row{.first = first, .last = last, .view = index, .available = available};

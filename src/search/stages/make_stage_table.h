@@ -17,6 +17,7 @@ struct StageTableOptions {
   std::vector<std::string> choose;  // auto_sharding's: storage, recompute, offload
   std::vector<SubmeshView> views;
   bool measured = false;
+  bool one_layer = false;  // a stage has one layer, and there are no rows of several
   StageRules rules = {};
   plan::Precision precision = {};  // of all stages
 };

@@ -24,7 +24,8 @@ constexpr size_t kMostJudged = 6;
 constexpr size_t kVaried = 3;  // sequences whose variants are simulated
 
 struct Options {
-  json layers = json();  // a number or scopes; null: chosen
+  json layers = json();                    // a number or scopes; null: chosen
+  std::vector<int64_t> stage_layers = {};  // of each given stage; empty: stages are chosen
   double tolerance = 0.5;
   int64_t microbatches = 1;
   json submeshes = "power_of_two";
@@ -39,13 +40,16 @@ struct Options {
 
 Options read_options(const json& given) {
   Options options;
-  const std::vector<std::string> known = {
-      "layers",  "tolerance", "microbatches", "submeshes", "views",     "choose",    "schedule",
-      "methods", "file",      "most",         "profile",   "imbalance", "estimated", "forbid"};
+  const std::vector<std::string> known = {"layers",    "tolerance", "microbatches", "submeshes",
+                                          "views",     "choose",    "schedule",     "methods",
+                                          "file",      "most",      "profile",      "imbalance",
+                                          "estimated", "forbid",    "stage_layers"};
   for (const auto& [key, value] : given.items()) {
     try {
       if (key == "layers") {
         options.layers = value;
+      } else if (key == "stage_layers") {
+        for (const auto& each : value) options.stage_layers.push_back(each.get<int64_t>());
       } else if (key == "tolerance") {
         options.tolerance = value.get<double>();
       } else if (key == "microbatches") {
@@ -93,6 +97,11 @@ Options read_options(const json& given) {
   if (options.rules.imbalance.value_or(0) < 0) {
     fail("stages", "imbalance must be at least 0, but got {}", *options.rules.imbalance);
   }
+  if (!options.stage_layers.empty() && given.contains("submeshes")) {
+    fail("stages",
+         "stage_layers gives each stage the same number of devices, and submeshes lets it be "
+         "chosen: leave one of them out");
+  }
   return options;
 }
 
@@ -135,6 +144,39 @@ std::vector<std::string> layers_of(const graph::Graph& graph, const Options& opt
       if (count <= 1) throw;
     }
   }
+}
+
+// Returns the first scopes of the given stages after the first.
+std::vector<std::string> starts_of(const std::vector<std::string>& layers,
+                                   const std::vector<int64_t>& stage_layers) {
+  const auto count = std::ssize(layers) + 1;
+  int64_t sum = 0;
+  for (const int64_t own : stage_layers) sum = own < 1 ? count + 1 : sum + own;
+  if (sum != count) {
+    fail("stages", "stage_layers must list numbers above 0 with the sum {} of layers, but got [{}]",
+         count, fmt::join(stage_layers, ", "));
+  }
+  std::vector<std::string> starts;
+  for (int64_t stage = 0, next = 0; stage + 1 < std::ssize(stage_layers); ++stage) {
+    next += stage_layers[stage];
+    starts.push_back(layers[next - 1]);
+  }
+  return starts;
+}
+
+// Returns the submesh of each of so many stages that share the devices equally.
+json equal_submesh(const StagesRequest& request, int64_t stages) {
+  const int64_t devices = request.hosts * request.devices_per_host;
+  const int64_t own = devices / stages;
+  const bool whole_hosts = own <= request.devices_per_host || own % request.devices_per_host == 0;
+  if (devices % stages != 0 || !whole_hosts) {
+    fail("stages",
+         "{} stages must have equal parts of a host or whole hosts, but {} hosts have {} devices "
+         "each",
+         stages, request.hosts, request.devices_per_host);
+  }
+  const int64_t hosts = std::max<int64_t>(1, own / request.devices_per_host);
+  return json::array({hosts, own / hosts});
 }
 
 SubmeshSpace space_of(const Options& options, const StagesRequest& request, int64_t samples) {
@@ -314,19 +356,26 @@ class Judge {
 }  // namespace
 
 json plan_stages(const json& given, const StagesRequest& request) {
-  const auto options = read_options(given);
+  auto options = read_options(given);
+  const bool given_stages = !options.stage_layers.empty();
+  if (given_stages) {
+    options.submeshes = json::array({equal_submesh(request, std::ssize(options.stage_layers))});
+  }
   if (request.global_batch % options.microbatches != 0) {
     fail("stages", "the {} samples of a step must divide over {} microbatches",
          request.global_batch, options.microbatches);
   }
   const auto samples = request.global_batch / options.microbatches;
   const auto asked = request.request(samples);
+  auto layers = layers_of(*asked.graph, options, request);
+  if (given_stages) layers = starts_of(layers, options.stage_layers);
   StageTableOptions wanted{.cluster = request.cluster,
                            .microbatches = options.microbatches,
-                           .layers = layers_of(*asked.graph, options, request),
+                           .layers = std::move(layers),
                            .choose = {},
                            .views = submesh_choices(space_of(options, request, samples)),
                            .measured = request.measured,
+                           .one_layer = given_stages,
                            .rules = options.rules};
   add_methods(wanted, options, asked, request);
   auto table = table_of(asked, wanted, options.file);
@@ -342,7 +391,7 @@ json plan_stages(const json& given, const StagesRequest& request) {
   for (const auto& sequence : sequences) {
     judge.look(sequence, strategy_of(table, sequence, options.schedule), "");
   }
-  judge.look_at_variants(options.layers.is_null());
+  if (!given_stages) judge.look_at_variants(options.layers.is_null());
   if (!judge.best()) {
     throw Error(Status::infeasible, "stages",
                 fmt::format("none of the {} best sequences of stages can be compiled; the last: {}",

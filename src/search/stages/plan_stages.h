@@ -27,7 +27,8 @@ struct StagesRequest {
 };
 
 // Returns the names of the options: `layers` (their number, or the first scopes of those after the
-// first), `tolerance` (LayerCuts), `microbatches`, `submeshes` (SubmeshSpace::physical, or a list
+// first), `tolerance` (LayerCuts), `stage_layers` (numbers of layers: the stages are given, each has
+// as many devices, and their views are chosen), `microbatches`, `submeshes` (SubmeshSpace::physical, or a list
 // of {hosts, devices}), `views` (SubmeshSpace::logical), `choose` (of auto_sharding; by default
 // storage and recompute, unless `methods` make these choices), `schedule`, `methods` (a list that
 // every plan has), `profile`, `imbalance` and `forbid` (StageRules), `estimated` (for

@@ -46,8 +46,10 @@ TEST_CASE("check accepts every example of a system's document, or names its cont
     INFO(system << " " << text);
     job.folder().write("s.lua",
                        fmt::format("local m = require 'perigee.{}'\nreturn {}", system, text));
-    // The documents' batches: 2 samples times 4 microbatches, and one for each of 16 data ranks.
-    const auto batch = system == "atorch" ? " --set batch.global=16" : "";
+    // The documents' batches: 2 samples times 4 microbatches, one for each of 16 data ranks, and one
+    // for each of 16 microbatches.
+    const bool large = system == "atorch" || system == "alpa";
+    const auto batch = large ? " --set batch.global=16" : "";
     const auto ran = run("check " + script + " " + job.file() + batch, job.how());
     INFO(ran.out << ran.err);
     systems.insert(system);

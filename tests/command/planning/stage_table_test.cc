@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "tests/command/planning/planned_job.h"
 #include "tests/command/support.h"
@@ -48,6 +50,11 @@ TEST_CASE("the table of Alpa's stages is saved, read back and shown with the pla
   }
   CHECK(count(explained.out, "stage_table: layers ") == rows);
   CHECK(count(explained.out, " of the plan\n") == stages);
+  // The submeshes that were considered: parts of the host.
+  CHECK_THAT(explained.out, Contains(", on submeshes of 1 x 1, 1 x 2, 1 x 4\n"));
+  std::set<std::pair<int, int>> shapes;
+  for (const auto& view : table["submeshes"]) shapes.emplace(view["hosts"], view["devices"]);
+  CHECK(shapes == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 4}});
   const auto page = read(folder / "plan.html");
   CHECK_THAT(page, Contains("Stages considered") && Contains("stages after it"));
   CHECK(count(page, "<td>stage ") == stages);
@@ -79,4 +86,37 @@ TEST_CASE("the table of Alpa's stages is saved, read back and shown with the pla
                            own_cache(folder));
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Contains("was made for another plan (the profile"));
+}
+
+TEST_CASE("Alpa's manual stages without shapes are sharded by the solver within their devices") {
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  // The manual pipeline of Alpa's document.
+  const auto planned = [&](int microbatches) {
+    const auto strategy = folder.write(
+        "alpa.lua",
+        "local alpa = require \"perigee.alpa\"\n"
+        "alpa.mark_pipeline_boundary \"blocks.2\"\n"
+        "return alpa.parallelize { method = alpa.PipeshardParallel { layer_option = \"manual\",\n"
+        "  num_micro_batches = " +
+            std::to_string(microbatches) + " } }\n");
+    return run("plan " + job + " --cluster 8xh100 --nproc 4 --set batch.global=16 --explain " +
+                   "--strategy " + strategy,
+               own_cache(folder));
+  };
+  const auto narrow = planned(16);  // of one sample each
+  INFO(narrow.err);
+  REQUIRE(narrow.status == 0);
+  CHECK_THAT(narrow.out, Contains("2 layers, which begin at the first op, blocks.2, on submeshes "
+                                  "of 1 x 2\n"));
+  CHECK(count(narrow.out, "auto_sharding: ") > 0);
+  CHECK_THAT(narrow.out, Contains(" weights are split over tensor"));
+  CHECK(count(narrow.out, "(data 1, tensor 2)") == 2);
+  CHECK(count(narrow.out, "(data 2, tensor 1)") == 0);
+  const auto wide = planned(4);
+  INFO(wide.err);
+  REQUIRE(wide.status == 0);
+  CHECK(count(wide.out, "(data 1, tensor 2)") == 2);
+  CHECK(count(wide.out, "(data 2, tensor 1)") == 2);
+  CHECK(count(wide.out, " of the plan\n") == 2);
 }

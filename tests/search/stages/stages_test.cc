@@ -303,6 +303,43 @@ TEST_CASE("a strategy has the starts of its rows, and ranks of a stage within a 
   CHECK(whole[1][0] == "gradient_accumulation");
 }
 
+TEST_CASE("given stages have their layers and equal submeshes, whose views are chosen") {
+  const Job job;
+  const auto request = stages_request(job);
+  const json given = {{"layers", {"blocks.1", "blocks.2", "blocks.3"}},
+                      {"stage_layers", {1, 3}},
+                      {"microbatches", 4},
+                      {"choose", json::array()}};
+  const auto result = plan_stages(given, request);
+  CHECK(result["layers"] == json{"blocks.1"});
+  CHECK(result["submesh_choices"] == json::parse("[[1, 2]]"));
+  CHECK(result["submeshes"].size() == 2);  // data 2 or tensor 2
+  CHECK(result["rows"].size() == 4);
+  for (const auto& row : result["rows"]) CHECK(row["first"] == row["last"]);
+  for (const auto& judged : result["judged"]) {
+    CHECK(judged["stages"].size() == 2);
+    CHECK_FALSE(judged.contains("with"));
+  }
+  CHECK(result["judged"].size() >= 2);
+  // A microbatch of one sample leaves only the view that splits ops.
+  auto narrow = given;
+  narrow["microbatches"] = 32;
+  const auto split = plan_stages(narrow, request);
+  REQUIRE(split["submeshes"].size() == 1);
+  CHECK(split["submeshes"][0]["tensor"] == 2);
+  const auto with = [&](const char* option, const json& value) {
+    auto options = given;
+    options[option] = value;
+    return plan_stages(options, request);
+  };
+  CHECK_THROWS_WITH(with("stage_layers", {1, 2}),
+                    Catch::Contains("with the sum 4 of layers, but got [1, 2]"));
+  CHECK_THROWS_WITH(with("stage_layers", {4, 0}), Catch::Contains("numbers above 0"));
+  CHECK_THROWS_WITH(with("stage_layers", {1, 1, 2}),
+                    Catch::Contains("3 stages must have equal parts of a host or whole hosts"));
+  CHECK_THROWS_WITH(with("submeshes", "all"), Catch::Contains("leave one of them out"));
+}
+
 // Returns the least time of all sequences of rows.
 double least_time(const StageTable& table, int first, int64_t devices, int64_t successors,
                   double sum, double longest) {
