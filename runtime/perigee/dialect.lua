@@ -323,7 +323,6 @@ local function rows_of(spec)
       rows[#rows + 1] = {
         section = section.name, name = row[1], type = row[2], default = row[3], verdict = M.verdict(row),
         says = row.no_effect or row.refused or row.missing,
-        rule = type(row.with) == "string" and row.with:find("^a rule") and true or nil,
       }
     end
   end

@@ -133,11 +133,13 @@ local function check_limits(row, value, fail)
   if wrong then fail("%s %s, but got %s", row[1], wrong, show(value)) end
 end
 
--- Returns the effect of the option: "works", "no effect", "refused" or "missing".
+-- Returns the effect of the option: "works", "a rule" (it only limits other options), "no effect", "refused" or
+-- "missing".
 function M.verdict(row)
   if row.no_effect then return "no effect" end
   if row.refused then return "refused" end
   if row.missing then return "missing" end
+  if type(row.with) == "string" and row.with:find "^a rule: " then return "a rule" end
   return "works"
 end
 

@@ -58,12 +58,6 @@ local function autocast(draft, _, options)
   draft:use("amp_native", { dtype = autocast_dtype(options) })
 end
 
-local function fuse_cross_entropy(draft)
-  draft:use("module_replace", { "cross_entropy" })
-  draft:warn("[megatron] cross_entropy_loss_fusion changes only models that compute cross entropy from other ops: "
-    .. "torch's cross_entropy, which gpt, llama and moe use, is one op already")
-end
-
 local function offload(draft, _, options)
   local use = draft:use("offload", {})
   if options.cpu_offloading_activations then
@@ -143,9 +137,11 @@ local model_parallel = {
   { "tp_comm_atomic_ag", "boolean", false, no_effect = "see tp_comm_overlap_ag" },
   { "tp_comm_split_rs", "boolean", true, no_effect = "see tp_comm_overlap_rs" },
   { "tp_comm_atomic_rs", "boolean", false, no_effect = "see tp_comm_overlap_rs" },
-  { "cross_entropy_loss_fusion", "boolean", false, sets = fuse_cross_entropy },
-  { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" }, with = "cross_entropy_loss_fusion",
-    but = { te = { no_effect = "the native fusion is used" } } },
+  { "cross_entropy_loss_fusion", "boolean", false, sets = function(draft)
+    draft:use("module_replace", { "cross_entropy" })  -- warns where nothing is written out
+  end },
+  { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" },
+    no_effect = "the native fusion is used" },
   { "tp_comm_overlap_disable_qkv", "boolean", false, with = "tp_comm_overlap" },
   { "tp_comm_overlap_disable_fc1", "boolean", false, with = "tp_comm_overlap" },
   { "tp_comm_bootstrap_backend", "string", "nccl", one_of = { "nccl", "mpi", "gloo" },

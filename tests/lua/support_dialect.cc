@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -335,13 +337,17 @@ void check_case(const std::string& expected, const Folder& folder, const Outcome
   }
 }
 
-// Returns whether a case of that kind proves an effect of the row.
+// Returns whether a case of that kind proves the row's verdict.
 bool proves(const std::string& kind, const json& row) {
-  if (kind == "error") {
-    return row["verdict"] != "works" || row.contains("rule") || row["type"] == "function";
-  }
-  if (kind == "same") return row["type"] == "function";
-  return kind != "fails";
+  const std::set<std::string> warnings = {"warning", "warns"},
+                              effects = {"plan",   "job",    "event",   "says",
+                                         "prints", "writes", "excludes"};
+  const std::string verdict = row["verdict"];
+  if (verdict == "no effect") return warnings.contains(kind);
+  if (verdict == "refused" || verdict == "missing") return kind == "error";
+  if (verdict == "same plan") return kind == "same";
+  if (verdict == "a rule") return kind == "error" || kind == "excludes";
+  return effects.contains(kind);
 }
 
 // Returns a row's name in a list: "NAME" in the given section or a method's own,
@@ -349,6 +355,29 @@ bool proves(const std::string& kind, const json& row) {
 std::string title_of(const json& row, const std::string& section) {
   const std::string own = row["section"], name = row["name"];
   return own == section || own == name ? name : own + "." + name;
+}
+
+// Returns the options with `to` in place of the value `from` of `OPTION = VALUE` (or
+// `["OPTION"] = VALUE`, or `"OPTION", VALUE`), or without it where `to` is ""; nothing where they do
+// not give that value.
+std::optional<std::string> with_value(const std::string& options, const std::string& name,
+                                      const std::string& from, const std::string& to) {
+  const std::vector<std::pair<std::string, bool>> forms = {
+      {name + " = ", true}, {"[\"" + name + "\"] = ", true}, {"\"" + name + "\", ", false}};
+  for (const auto& [form, named] : forms) {
+    const auto at = options.find(form + from);
+    if (at == std::string::npos) continue;
+    if (at > 0 && (std::isalnum(options[at - 1]) || options[at - 1] == '_')) continue;
+    const std::string text = !to.empty() ? form + to : named ? "_ = nil" : "";
+    return options.substr(0, at) + text + options.substr(at + form.size() + from.size());
+  }
+  return {};
+}
+
+// Returns whether the row is of a boolean that is false where it is not given.
+bool is_off(const json& row) {
+  const auto otherwise = row.value("default", json());
+  return row["type"] == "boolean" && (otherwise.is_null() || otherwise == false);
 }
 
 }  // namespace
@@ -375,6 +404,14 @@ void check_table(const std::string& dialect, const std::string& section, bool al
 void check_effects(const std::string& dialect) {
   const Folder folder;
   std::map<std::string, std::set<std::string>> tried;  // kinds of cases by option
+  std::map<std::string, std::string> off;              // names of booleans that are false, by title
+  const auto rows = rows_of(dialect);
+  for (const auto& row : rows) {
+    if (!is_off(row)) continue;
+    off[title_of(row, "")] = off[row["name"]] = row["name"];
+  }
+  // Names of booleans: `false` was tried, has another plan than no value, is a choice of its own.
+  std::set<std::string> turned_off, differ, choices;
   std::map<std::string, Outcome> known;
   std::string expression, model = "gpt";
   int64_t world = 0;
@@ -416,11 +453,31 @@ void check_effects(const std::string& dialect) {
     if (expected.starts_with("writes ")) std::filesystem::remove(folder.path / expected.substr(7));
     check_case(expected, folder, known[model + before],
                run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model, world));
-    tried[columns[0]].insert(expected.substr(0, expected.find(' ')));
+    const auto kind = expected.substr(0, expected.find(' '));
+    tried[columns[0]].insert(kind);
+    if (kind == "error" || kind == "fails" || !off.contains(columns[0])) continue;
+    const auto& name = off[columns[0]];
+    if (kind != "same" && with_value(columns[2], name, "false", "false")) choices.insert(name);
+    const auto given_false = with_value(columns[2], name, "true", "false");
+    if (!given_false) continue;
+    const auto outcome = [&](const std::string& given) {
+      return run(folder, script(both + (both.empty() ? "" : ", ") + given), model, world);
+    };
+    const auto left_out = outcome(*with_value(columns[2], name, "true", ""));
+    const auto turned = outcome(*given_false);
+    INFO("left out: " << left_out.error << "\nfalse: " << turned.error);
+    CHECK(left_out.error == turned.error);
+    if (left_out.plan != turned.plan) differ.insert(name);
+    if (turned.error.empty()) turned_off.insert(name);
   }
-  const auto rows = rows_of(dialect);
   for (const auto& row : rows) {
     INFO(row.dump());
+    if (is_off(row) && row["verdict"] == "works") {
+      const std::string name = row["name"];
+      CHECK(turned_off.contains(name));
+      // `false` may be a choice, other than no value, which cases of its own prove.
+      CHECK((!differ.contains(name) || choices.contains(name)));
+    }
     auto kinds = tried[title_of(row, "")];
     const auto other = [&](const json& o) {
       return o["name"] == row["name"] && o["section"] != row["section"];

@@ -51,10 +51,11 @@ bool contains(const std::string& text, const std::string& part);
 // verdict, and no other is. `all`: in every section of the table.
 void check_table(const std::string& dialect, const std::string& section, bool all = false);
 
-// Checks that every row of the table has the effects that its cases list, and that its cases
-// prove an effect: a case that expects the same plan or an error proves an effect only for a
-// refused option, an option that limits others by a rule, and a function. A line of the file:
-// option | config of both scripts | further config of the second | expected difference; {folder}
+// Checks that every row of the table has the effects that its cases list, that its cases prove its
+// verdict, and that `OPTION = false` has the plan of leaving it out where that is the default. A
+// warning proves "no effect", an error "refused", "missing" and "a rule" (limits of other options);
+// "works" needs a difference: in the plan, the job, events, decisions, or what is printed or
+// written; "same plan" is the promise of a function. A line of the file: option | config of both scripts | further config of the second | expected difference; {folder}
 // is the scripts' folder. A line "@ EXPRESSION" sets the scripts' return value, with % for the
 // options, "@model NAME" the model, "@world N" the number of ranks, "@file NAME TEXT" a file
 // beside the scripts.

@@ -158,7 +158,8 @@ class ModuleReplace : public MethodWith<NoFields> {
   }
 
   static std::string sentence(const plan::Rewrite& rewrite, const graph::Rewritten& done) {
-    auto text = done.count == 0 ? fmt::format("{} matches nowhere", rewrite.name)
+    // A named pair without an effect: the user is warned of decisions that are left out.
+    auto text = done.count == 0 ? fmt::format("left out: {} matches nowhere", rewrite.name)
                                 : fmt::format("{} is one op, forward and backward, at {} place{}",
                                               rewrite.name, done.count, done.count == 1 ? "" : "s");
     if (!done.refused.empty()) {
