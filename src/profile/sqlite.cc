@@ -34,7 +34,7 @@ std::string uri_of(const std::string& path) {
 class RepairLock {
  public:
   RepairLock(const std::string& path, std::chrono::milliseconds limit)
-      : fd_(::open((path + ".repair").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+      : fd_(::open((path + ".repair").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666)) {
     const auto end = Clock::now() + limit;
     while (fd_ >= 0 && !(held_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0) && Clock::now() < end) {
       std::this_thread::sleep_for(kRetry);
@@ -45,6 +45,7 @@ class RepairLock {
   }
   RepairLock(const RepairLock&) = delete;
   RepairLock& operator=(const RepairLock&) = delete;
+  bool is_open() const { return fd_ >= 0; }
   bool is_held() const { return held_; }
 
  private:
@@ -152,12 +153,13 @@ int Connection::repair(const std::string& path, bool& emptied) {
   emptied = false;
   close();  // an open connection keeps others from changing the journal's mode
   const RepairLock lock(path, busy_);
-  if (!lock.is_held()) return SQLITE_BUSY;
+  if (!lock.is_held()) return lock.is_open() ? SQLITE_BUSY : SQLITE_CANTOPEN;
   int status = open(path);
   if (status == SQLITE_OK && is_sound()) return status;
   if (status != SQLITE_OK && !says_damaged(status)) return status;
-  std::error_code copy_error;
-  fs::copy_file(path, path + ".damaged", fs::copy_options::overwrite_existing, copy_error);
+  std::error_code ignored, copy_error;
+  fs::remove(path + ".damaged", ignored);  // a copy to a link would overwrite the link's target
+  fs::copy_file(path, path + ".damaged", fs::copy_options::none, copy_error);
   if (copy_error) return SQLITE_IOERR;
   // Under SQLite's own locks: other processes may have the file open.
   status = open_file(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);

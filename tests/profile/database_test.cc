@@ -90,6 +90,27 @@ TEST_CASE("a damaged database is kept under another name and made anew, with one
   REQUIRE(Database(folder.file()).find({"trace", "cpu", "add"}) == "new");
 }
 
+TEST_CASE("the repair of a database follows no link") {
+  const Folder folder;
+  Lines lines;
+  for (const std::string name : {".damaged", ".repair"}) {
+    INFO(name);
+    { Database(folder.file()).put({"trace", "cpu", "mm"}, std::string(100000, 'x')); }
+    damage(folder.file(), "torn");
+    const auto target = (folder.path / ("target" + name)).string();
+    if (name == ".damaged") std::ofstream(target) << "kept";  // else the lock would make it
+    fs::remove(folder.file() + name);
+    fs::create_symlink(target, folder.file() + name);
+    Database database(folder.file());
+    database.find({"trace", "cpu", "mm"});
+    database.put({"trace", "cpu", "add"}, "new");
+    REQUIRE(database.find({"trace", "cpu", "add"}) == "new");
+    REQUIRE(fs::exists(target) == (name == ".damaged"));
+    REQUIRE(read(target) == (name == ".damaged" ? "kept" : ""));
+    fs::remove(folder.file() + name);
+  }
+}
+
 TEST_CASE("an empty file becomes a database") {
   const Folder folder;
   fs::create_directories(fs::path(folder.file()).parent_path());

@@ -300,6 +300,17 @@ TEST_CASE("a folder is locked by one run at a time, and a killed run releases it
   ::close(ready[1]);
 }
 
+TEST_CASE("a lock that is a link is refused, and the link's target is not made") {
+  Folder folder;
+  folder.add("run/.lock", "");
+  fs::remove(folder.at("run/.lock"));
+  fs::create_symlink(folder.at("target"), folder.at("run/.lock"));
+  CHECK(
+      open(job_of(folder), {}) ==
+      fmt::format("[run] {} must be a file, but it is a link: remove it", folder.at("run/.lock")));
+  CHECK(!fs::exists(folder.at("target")));
+}
+
 TEST_CASE("an output that cannot be made a folder is an error") {
   Folder folder;
   folder.add("run", "a file");

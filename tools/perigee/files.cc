@@ -1,15 +1,12 @@
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "base/log_format.h"
 #include "base/text/bytes.h"
 #include "command.h"
@@ -35,28 +32,7 @@ void write_result(const OutputOptions& options, const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return;
   }
-  // A link's target is replaced, not the link; a device or a pipe is written to as it is.
-  std::error_code ignored;
-  const auto target = fs::weakly_canonical(options.file, ignored);
-  const std::string path = target.empty() ? options.file : target.string();
-  const bool replace = !fs::exists(path, ignored) || fs::is_regular_file(path, ignored);
-  const auto written = replace ? path + ".partial" : path;
-  std::FILE* file = std::fopen(written.c_str(), "wb");
-  bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  int why = errno;
-  if (file && std::fclose(file) != 0) {
-    if (good) why = errno;
-    good = false;
-  }
-  if (good && replace && std::rename(written.c_str(), path.c_str()) != 0) {
-    why = errno;
-    good = false;
-  }
-  if (good) return;
-  if (replace) std::remove(written.c_str());
-  throw Error(
-      Status::failed, "command",
-      fmt::format("the result must be written to {}, but: {}", options.file, std::strerror(why)));
+  write_durably(options.file, text);
 }
 
 std::string command_name() {

@@ -92,7 +92,12 @@ void write_durably(const std::string& path, std::string_view text) {
     to.discard();
     refuse(path, why);
   }
-  to.rename();
+  try {
+    to.rename();
+  } catch (...) {
+    to.discard();
+    throw;
+  }
 }
 
 void rename_durably(const std::string& from, const std::string& to) {

@@ -96,7 +96,8 @@ void empty_folder(const std::string& folder) {
 // Locks the folder for this process until the descriptor is closed or the process ends.
 int lock(const std::string& folder) {
   const auto path = inside(folder, kLock);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0 && errno == ELOOP) fail("run", "{} must be a file, but it is a link: remove it", path);
   if (fd < 0) {
     fail("run", "{} must be a folder that can be written, but: {}", folder, std::strerror(errno));
   }

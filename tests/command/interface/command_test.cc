@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/command/planning/planned_job.h"
 #include "tests/command/support.h"
 
 using namespace perigee::test;
@@ -128,18 +129,38 @@ TEST_CASE("a link that -o names stays a link") {
   CHECK(read(file) == run("mesh tensor=2").out);
 }
 
+TEST_CASE("the target of a link planted in place of a temporary file of -o stays as it is") {
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto target = folder.write("target", "kept");
+  for (const auto& command : {std::string("mesh tensor=2"), "plan " + job + " --nproc 2"}) {
+    INFO(command);
+    const auto file = folder / "result", partial = file + ".partial";
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(target, partial);
+    const auto ran = run(command + " -o " + file, own_cache(folder));
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+    CHECK(read(target) == "kept");
+    CHECK(read(file).size() > 10);
+    CHECK(!std::filesystem::is_symlink(file));
+    CHECK(!std::filesystem::exists(std::filesystem::symlink_status(partial)));
+  }
+}
+
 TEST_CASE("a result that cannot be written is an error and keeps the old file") {
   Folder folder;
   const auto missing = run("mesh tensor=2 -o " + (folder / "no/such/file"));
   CHECK(missing.status == 1);
-  CHECK_THAT(missing.err, Contains("no/such/file, but: No such file or directory"));
+  CHECK_THAT(missing.err, Contains("no/such/file must be written, but: No such file or directory"));
   const auto directory = run("mesh tensor=2 -o " + folder.path());
   CHECK(directory.status == 1);
-  CHECK_THAT(directory.err, Contains(folder.path() + ", but: Is a directory"));
+  CHECK_THAT(directory.err, Contains(folder.path() + " must be written, but: Is a directory"));
+  CHECK(!std::filesystem::exists(folder.path() + ".partial"));
   std::filesystem::create_symlink("/dev/full", folder / "full");
   const auto full = run("mesh tensor=2 -o " + (folder / "full"));
   CHECK(full.status == 1);
-  CHECK_THAT(full.err, Contains("full, but: No space left on device"));
+  CHECK_THAT(full.err, Contains("full must be written, but: No space left on device"));
   CHECK(std::filesystem::is_character_file("/dev/full"));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
