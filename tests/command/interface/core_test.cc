@@ -21,6 +21,23 @@ std::string refusal(const std::string& arguments) {
   return ran.err;
 }
 
+// Returns the folders in which the loader searches the libraries of an ELF file, by readelf's output:
+// those of its RPATH and its RUNPATH, separated by colons.
+std::vector<std::string> search_paths(const std::string& dynamic_section) {
+  std::vector<std::string> paths;
+  std::istringstream lines(dynamic_section);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("(RPATH)") == line.npos && line.find("(RUNPATH)") == line.npos) continue;
+    const auto begin = line.find('[') + 1;
+    paths.push_back(line.substr(begin, line.rfind(']') - begin));
+  }
+  return paths;
+}
+
+bool has_empty_element(const std::string& paths) {
+  return (":" + paths + ":").find("::") != std::string::npos;
+}
+
 const std::string kProblems = "tests/solve/examples/";
 
 }  // namespace
@@ -65,6 +82,33 @@ TEST_CASE("libraries in the current folder are not loaded") {
   how.environment["LD_LIBRARY_PATH"] = ":";  // an empty element: the negative control
   CHECK_THAT(run("schedule gpipe --stages 1 --microbatches 1 --json", how).err,
              Contains("error while loading shared libraries"));
+}
+
+TEST_CASE("no ELF file of the build has an empty element in its RPATH or RUNPATH") {
+  CHECK(search_paths(" 0x1d (RUNPATH)  Library runpath: [/a:$ORIGIN]\n 0x1 (NEEDED) [b]\n") ==
+        std::vector<std::string>{"/a:$ORIGIN"});
+  for (const auto* paths : {"", ":", "/a:", ":/a", "/a::/b"}) CHECK(has_empty_element(paths));
+  for (const auto* paths : {"/a", "/a:/b"}) CHECK(!has_empty_element(paths));
+
+  const char* build = std::getenv("PERIGEE_BUILD");
+  const std::string folder = build ? build : "build";
+  size_t files = 0, with_paths = 0;
+  for (const auto& name : names_in(folder)) {
+    if (name != "perigee" && !name.ends_with(".so")) continue;
+    INFO(name);
+    const auto ran = Process({"readelf", "--dynamic", "--wide", folder + "/" + name},
+                             {.environment = {{"LC_ALL", "C"}}})
+                         .wait();
+    CHECK(ran.status == 0);
+    ++files;
+    for (const auto& paths : search_paths(ran.out)) {
+      INFO(paths);
+      CHECK(!has_empty_element(paths));
+      ++with_paths;
+    }
+  }
+  CHECK(files >= 6);  // the command, its libraries and plugins
+  CHECK(with_paths >= 6);
 }
 
 TEST_CASE("unknown schedules are refused with the known ones") {
