@@ -1,8 +1,11 @@
 // Advice on plans that take too much memory or time: the cause, possible changes, and the effect of
 // each change.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <regex>
 
 #include "tests/command/planning/planned_job.h"
@@ -12,6 +15,45 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 namespace {
+
+// A mount namespace in which files of the test stand for the limits of control groups, of either
+// version. Not ready, with a warning, where the system permits none or has no control groups.
+class LimitedMemory {
+ public:
+  LimitedMemory() {
+    const std::string finds_groups =
+        "grep -qE ' /sys/fs/cgroup(/memory|/unified)? .* - cgroup2? ' /proc/self/mountinfo";
+    ready_ = Process(with_limit(1, {"sh", "-c", finds_groups})).wait().status == 0;
+    if (!ready_) WARN("this system permits no mount namespaces: memory limits were not tested");
+  }
+
+  bool ready() const { return ready_; }
+
+  // Returns a command of which the processes have so many bytes of memory together.
+  static std::vector<std::string> within(int64_t bytes, const std::string& arguments) {
+    return with_limit(bytes, perigee_command(arguments));
+  }
+
+ private:
+  static std::vector<std::string> with_limit(int64_t bytes,
+                                             const std::vector<std::string>& command) {
+    std::vector<std::string> words = {"unshare", "--mount"};
+    if (::geteuid() != 0) words.push_back("--map-root-user");
+    const auto limit = std::to_string(bytes);
+    words.insert(words.end(),
+                 {"sh", "-c",
+                  "set -e; groups=/sys/fs/cgroup; mount -t tmpfs none $groups; "
+                  "mkdir $groups/memory $groups/unified; "
+                  "for file in memory/memory.limit_in_bytes memory.max unified/memory.max; do "
+                  "echo " +
+                      limit + " > $groups/$file; done; exec \"$@\"",
+                  "sh"});
+    words.insert(words.end(), command.begin(), command.end());
+    return words;
+  }
+
+  bool ready_ = false;
+};
 
 // Writes a cluster of four devices with `bytes` each, and returns its path.
 std::string cluster(const Folder& folder, const std::string& bytes) {
@@ -158,4 +200,36 @@ TEST_CASE("an interrupted profile reports the discarded measurements") {
   const auto ran = process.wait();
   CHECK(ran.status == 1);
   CHECK_THAT(ran.err, Contains("ended by a signal") && !Contains("checkpoint"));
+}
+
+TEST_CASE("plans fit the memory that the process's control group allows") {
+  const LimitedMemory limited;
+  if (!limited.ready()) return;
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto how = own_cache(folder);
+  const auto plan = [&](int64_t bytes) {
+    return Process(limited.within(bytes, "plan " + job + " --nproc 2 --strategy auto"), how).wait();
+  };
+  const auto bytes_of_plan = [&](int64_t bytes) {
+    const auto ran = plan(bytes);
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    const std::vector<int64_t> peaks = json::parse(ran.out)["prediction"]["peak_bytes"];
+    return std::accumulate(peaks.begin(), peaks.end(), int64_t{0});
+  };
+  // The ranks share the limit; a tight one makes the plan a smaller one.
+  constexpr int64_t kTight = 8'000'000, kAmple = int64_t{1} << 30;
+  CHECK(bytes_of_plan(kTight) <= kTight);
+  CHECK(bytes_of_plan(kAmple) > kTight);
+  const auto none = plan(1'000'000);
+  CHECK(none.status == 3);
+  CHECK_THAT(none.err, Contains("no plan fits") && Contains("more than the limit of"));
+  // A given plan is checked before a job trains by it.
+  const auto train = "train " + job +
+                     " --nproc 2 --strategy ddp --set train.output=" + (folder / "run");
+  const auto refused = Process(limited.within(kTight, train), how).wait();
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Contains("a plan must fit the available memory, but 2 ranks") &&
+                              Contains("7.63 MiB of their host"));
 }
