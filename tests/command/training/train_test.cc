@@ -84,6 +84,25 @@ TEST_CASE("steps are predicted for every plan, and utilisation on described devi
   CHECK_THAT(ran.err, Contains("model FLOPs utilisation"));
 }
 
+TEST_CASE("the waits that a plan implies are worded as a prediction, measured ones as measured") {
+  const TrainingJob job;
+  const auto said = [&](const std::string& strategy) {
+    return job
+        .good("train",
+              "--nproc 2 --set train.steps=2 --set batch.micro=8 --overwrite "
+              "--strategy " +
+                  strategy)
+        .err;
+  };
+  // With one microbatch a stage idles while the other computes.
+  const auto pipeline = said("pipeline_parallel"), data = said("ddp --set batch.micro=4");
+  CHECK_THAT(pipeline, Contains("a rank is predicted to wait for others during ") &&
+                           Contains("a step was predicted to take ") && Contains("waited ") &&
+                           Contains(" ms for each other, measured"));
+  CHECK(count(pipeline, "a rank waits") == 0);
+  CHECK(count(data, "predicted to wait") == 0);
+}
+
 TEST_CASE("any number of ranks and microbatches trains the same model") {
   const TrainingJob job;
   const std::string same = "--set model.dtype=float64 --set model.dropout=0.1 --overwrite ";
