@@ -1,6 +1,7 @@
 // Bad data, changed learning rates, ranks that stand still: a run's checkpoints, log and status.
 #include <signal.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -60,6 +61,39 @@ struct BadBatch {
            std::to_string(steps) + " " + more;
   }
 };
+
+// Stops a process for 35% of each 10 ms during the object's lifetime.
+class DutyCycle {
+ public:
+  explicit DutyCycle(pid_t pid) : pid_(pid), thread_([this] { run(); }) {}
+  ~DutyCycle() {
+    ends_ = true;
+    thread_.join();
+  }
+  DutyCycle(const DutyCycle&) = delete;
+  DutyCycle& operator=(const DutyCycle&) = delete;
+
+ private:
+  void run() const {
+    auto next = std::chrono::steady_clock::now();
+    while (!ends_) {
+      ::kill(pid_, SIGSTOP);
+      std::this_thread::sleep_until(next += std::chrono::microseconds(3500));
+      ::kill(pid_, SIGCONT);
+      std::this_thread::sleep_until(next += std::chrono::microseconds(6500));
+    }
+  }
+
+  const pid_t pid_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+// Returns the number of the last step that the log names before a position.
+int64_t step_before(const std::string& log, size_t position) {
+  const auto at = log.rfind(": step ", position);
+  return at == log.npos ? 0 : std::stoll(log.substr(at + 7));
+}
 
 }  // namespace
 
@@ -140,4 +174,34 @@ TEST_CASE("a rank that is stopped for seconds is named") {
     seen = seen || line["pause_s"][1] > 1.0;
   }
   CHECK(seen);
+}
+
+// Other work on the machine's processors slows the other rank, too, or makes up for the stops.
+TEST_CASE("a rank that has 65% of its processor is named within 20 steps", "[.long]") {
+  const TrainingJob job("kind = \"gpt\"\nlayers = 2\nwidth = 128\nheads = 4\n");
+  auto how = job.how();
+  how.seconds = 120;
+  // A step takes 20 ms and more.
+  Process process(
+      job.words("train", "--nproc 2 --set data.sequence=64 --set batch.global=16" + kLong), how);
+  process.wait_for("step 60/");
+  const auto ranks = children(process.pid());
+  REQUIRE(ranks.size() == 2);
+  const auto last_step = [&]() -> int64_t { return job.metrics().back()["step"]; };
+  const auto first = last_step() + 1;
+  {
+    const DutyCycle slow(ranks[1]);
+    process.wait_for("rank 1 computes ");
+  }
+  const auto last = last_step();
+  process.wait_for("rank 1 is as fast as its peers again");
+  process.signal(SIGTERM);
+  const auto ran = process.wait();
+  INFO(ran.err);
+  CHECK(ran.status == 1);
+  const auto named = ran.err.find("rank 1 computes ");
+  CHECK(step_before(ran.err, named) >= first);
+  CHECK(step_before(ran.err, named) <= first + 20);
+  CHECK(step_before(ran.err, ran.err.find("as fast as its peers", named)) >= last);
+  CHECK(double(job.metrics()[size_t(first)]["step_s"]) >= 0.02);
 }
