@@ -13,7 +13,9 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/fail.h"
@@ -59,10 +61,14 @@ static_assert(sizeof(Report) == PIPE_BUF);
 
 int report_pipe = -1;  // of this process, where it is a rank
 
-// Sends a report; one that does not fit into the pipe is dropped: others have failed before.
-void send(int pipe, Report& report, std::string_view text) {
-  report.size = static_cast<uint32_t>(std::min(text.size(), sizeof report.text));
-  std::memcpy(report.text, text.data(), report.size);
+// Sends a report of these texts; one that does not fit into the pipe is dropped: others have failed
+// before. Allocates nothing: the process may be out of memory.
+void send(int pipe, Report& report, std::initializer_list<std::string_view> texts) {
+  for (const auto text : texts) {
+    const auto size = std::min(text.size(), sizeof report.text - report.size);
+    std::memcpy(report.text + report.size, text.data(), size);
+    report.size += static_cast<uint32_t>(size);
+  }
   [[maybe_unused]] const auto written = ::write(pipe, &report, sizeof report);
 }
 
@@ -254,17 +260,16 @@ int run_rank(const RankBody& body, const Place& place) {
   const auto fail = [&](std::string_view what, int status) {
     const auto limit = limit_reached(what);
     const auto who = place.world > 1 ? fmt::format("rank {}: ", place.rank) : std::string();
-    const auto text = fmt::format("{}{}{}", who, what, limit);
     Report report{.status = status};
     report.lost_peers = limit.empty() && what.find("[communicator]") != std::string_view::npos;
     report.silent_peers = report.lost_peers && what.find("not answer") != std::string_view::npos;
-    send(report_pipe, report, text);
+    send(report_pipe, report, {who, what, limit});
     return report.lost_peers ? kLostOthers : status;
   };
   try {
     const int status = body(place);
     Report report{.status = status, .told = 1};
-    if (status != 0) send(report_pipe, report, "");
+    if (status != 0) send(report_pipe, report, {});
     return status;
   } catch (const Error& error) {
     return fail(error.what(), static_cast<int>(error.status()));
@@ -327,7 +332,7 @@ RoundEnd run_round(RoundOptions options, Signals& signals, const RankBody& body)
 bool report_failure(std::string_view reason) {
   if (report_pipe < 0) return false;
   Report report;
-  send(report_pipe, report, reason);
+  send(report_pipe, report, {reason});
   return true;
 }
 
