@@ -69,6 +69,10 @@ class FaultyJob {
       train(job_.how(), " --set train.steps=2");
       REQUIRE(job_.checkpoints() == std::vector<int>{2});
       fs::rename(job_.output(), kept());
+      // The run was killed while it wrote the next checkpoint.
+      const auto unfinished = kept() + "/checkpoints/step-4.partial";
+      fs::create_directories(unfinished);
+      std::ofstream(unfinished + "/rank-0.safetensors") << "half";
     }
     prepare();
     const auto start = now();
@@ -235,7 +239,7 @@ TEST_CASE("calls of the system that fail in the middle of a job") {
 
 TEST_CASE("calls of the system that fail while a job is resumed") {
   FaultyJob job(Part::resumed);
-  for (const std::string_view name : {"read", "mmap", "write", "fsync", "rename"}) {
+  for (const std::string_view name : {"read", "mmap", "write", "fsync", "rename", "openat"}) {
     const auto found = std::find(kFaultCalls.begin(), kFaultCalls.end(), name);
     const auto call = static_cast<size_t>(found - kFaultCalls.begin());
     const auto all = job.calls(call, 1);
