@@ -163,6 +163,18 @@ if(TARGET tests_capture)
   add_dependencies(tests_capture plugin_model)
 endif()
 
+# Model and sampler plugins that were built with no version, another Perigee, and another LibTorch.
+foreach(version none perigee torch)
+  add_library(plugin_of_other_${version} MODULE tests/capture/plugin_old.cc)
+  target_compile_definitions(plugin_of_other_${version} PRIVATE OTHER_${version})
+  target_include_directories(plugin_of_other_${version} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  foreach(tests tests_capture tests_data)
+    if(TARGET ${tests})
+      add_dependencies(${tests} plugin_of_other_${version})
+    endif()
+  endforeach()
+endforeach()
+
 # A sampler library (data.sampler), built as by a user.
 add_library(plugin_sampler MODULE tests/data/plugin_sampler.cc)
 foreach(tests tests_data tests_command)

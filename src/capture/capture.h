@@ -14,6 +14,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/headeronly/version.h>
 
 #include <functional>
 #include <map>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "graph/graph.h"
 
 namespace torch::nn {
@@ -100,8 +102,9 @@ Model load_script(const std::string& path);
 // Loads a shared library that exports
 //     extern "C" void perigee_model(const char* config, perigee::Model* model);
 // with `config` the job's [model] table as JSON. PERIGEE_MODEL(function) defines it from a
-// `perigee::Model function(const std::string& config)`. The library stays loaded. Throws Error
-// with the loader's or the function's message.
+// `perigee::Model function(const std::string& config)`, with the versions that the library is
+// built with. The library stays loaded. Throws Error with the loader's or the function's message,
+// and for a library built with another version of Perigee or another minor version of LibTorch.
 Model load_plugin(const std::string& path, const std::string& config);
 
 namespace tracing {
@@ -148,7 +151,14 @@ std::shared_ptr<Net> deferred(Args&&... args) {
 
 }  // namespace perigee
 
+// Exports the versions that a library is built with. A library that uses Perigee's C++ interface and
+// has no PERIGEE_MODEL, such as a sampler's, has this instead.
+#define PERIGEE_PLUGIN_VERSIONS                                                          \
+  extern "C" const char* perigee_plugin_version() { return ::perigee::kVersion.data(); } \
+  extern "C" const char* perigee_plugin_torch_version() { return TORCH_VERSION; }
+
 #define PERIGEE_MODEL(function)                                                \
+  PERIGEE_PLUGIN_VERSIONS                                                      \
   extern "C" void perigee_model(const char* config, ::perigee::Model* model) { \
     try {                                                                      \
       *model = function(config);                                               \

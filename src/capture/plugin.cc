@@ -1,7 +1,9 @@
 #include <dlfcn.h>
 
 #include "base/fail.h"
+#include "base/version.h"
 #include "capture/capture.h"
+#include "capture/plugin_version.h"
 
 namespace perigee {
 namespace {
@@ -28,6 +30,11 @@ Model load_plugin(const std::string& path, const std::string& config) {
          "a plugin exports perigee_model (PERIGEE_MODEL in capture/capture.h), but "
          "\"{}\" does not",
          path);
+  }
+  if (!has_plugin_versions(library, path)) {
+    fail("plugin",
+         "\"{}\" must be built with Perigee {}, but was built with an earlier one: build it again",
+         path, kVersion);
   }
   plugin_error.clear();
   Model model;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/fail.h"
+#include "capture/plugin_version.h"
 #include "data/permutation.h"
 #include "exec/ops/random.h"
 
@@ -36,6 +37,7 @@ Sampler open_library(const std::string& path, uint64_t seed) {
          "uint64_t seed), but \"{}\" does not",
          path);
   }
+  has_plugin_versions(library, path);  // throws; its own interface is C, the same for all versions
   return [place, path, seed](int64_t sample, int64_t count) {
     const auto found = place(sample, count, seed);
     if (found < 0 || found >= count) {

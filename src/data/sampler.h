@@ -15,7 +15,8 @@ namespace perigee::data {
 using Sampler = std::function<int64_t(int64_t sample, int64_t count)>;
 
 // Returns the job's sampler, for one of several sources: their orders differ. Throws Error for a
-// library that cannot be opened or exports no sampler.
+// library that cannot be opened, exports no sampler, or exports other versions
+// (PERIGEE_PLUGIN_VERSIONS, capture/capture.h).
 Sampler make_sampler(const job::Job& job, size_t source = 0);
 
 // In order, repeatedly: the order of held-out samples.

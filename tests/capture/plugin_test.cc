@@ -1,6 +1,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/version.h"
 #include "tests/capture/support.h"
 
 namespace perigee::test {
@@ -35,6 +36,27 @@ TEST_CASE("a plugin that returns no model is an error with its reason") {
   CHECK_THROWS_WITH(load_plugin(path, "empty"), Catch::Contains("gave no module"));
   CHECK_THROWS_WITH(load_plugin(build_folder() + "/libperigee_core.so", "{}"),
                     Catch::Contains("exports perigee_model"));
+}
+
+TEST_CASE("a plugin of another version is refused before it is called") {
+  const auto refusal = [](const std::string& kind) {
+    const auto path = build_folder() + "/libplugin_of_other_" + kind + ".so";
+    try {
+      load_plugin(path, "{}");
+    } catch (const Error& error) {
+      CHECK_THAT(error.what(), Catch::Contains(path) && Catch::EndsWith(": build it again"));
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string perigee(kVersion);
+  CHECK_THAT(refusal("perigee"),
+             Catch::Contains("must be built with Perigee " + perigee + " and LibTorch 2.") &&
+                 Catch::Contains("was built with Perigee 0.0.9 and LibTorch "));
+  CHECK_THAT(refusal("torch"),
+             Catch::Contains("was built with Perigee " + perigee + " and LibTorch 1.13.1"));
+  CHECK_THAT(refusal("none"), Catch::Contains("must be built with Perigee " + perigee) &&
+                                  Catch::Contains("was built with an earlier one"));
 }
 
 }  // namespace perigee::test

@@ -94,6 +94,12 @@ TEST_CASE("a job's sampler orders its samples") {
   CHECK_THAT(refusal("text = [\"*.txt\"]\nsampler = \"none.so\""), Catch::Contains("there is no"));
   CHECK_THAT(refusal("synthetic = true\nsampler = \"random\""),
              Catch::Contains("data.synthetic has none"));
+  const char* const build = std::getenv("PERIGEE_BUILD");
+  const auto other = std::filesystem::absolute(build ? build : "build").string() +
+                     "/libplugin_of_other_";
+  CHECK_THAT(error_of([&] { order("sampler = \"" + other + "perigee.so\""); }),
+             Catch::Contains("was built with Perigee 0.0.9") && Catch::EndsWith("build it again"));
+  CHECK_NOTHROW(order("sampler = \"" + other + "none.so\""));  // its interface is C
   folder.add("empty.so", "no library");
   CHECK_THAT(error_of([&] { order("sampler = \"empty.so\""); }),
              Catch::Contains("data.sampler must be a library"));
