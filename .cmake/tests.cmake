@@ -183,11 +183,13 @@ foreach(tests tests_data tests_command)
   endif()
 endforeach()
 
-# Libraries that tests of the command preload: a disk whose fsync is slow, calls of the system that fail, and a record of writes.
+# Libraries that tests of the command preload: a disk whose fsync is slow, calls of the system that fail, and a record of writes. And
+# one that the command loads: a LibTorch of another version.
 add_library(plugin_disk MODULE tests/command/plugin_disk.cc)
 add_library(plugin_faults MODULE tests/command/faults/plugin_faults.cc)
 add_library(plugin_writes MODULE tests/command/faults/plugin_writes.cc)
-foreach(library plugin_disk plugin_faults plugin_writes)
+add_library(plugin_torch MODULE tests/command/plugin_torch.cc)
+foreach(library plugin_disk plugin_faults plugin_writes plugin_torch)
   target_include_directories(${library} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${library} PRIVATE ${CMAKE_DL_LIBS})
   if(TARGET tests_command)

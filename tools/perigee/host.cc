@@ -14,9 +14,19 @@ namespace perigee::command {
 
 namespace {
 
-constexpr const char* kRemedy =
-    "perigee-libtorch of the package (scripts/setup of a source tree) links or fetches it, or set "
-    "PERIGEE_TORCH to its folder";
+// Returns how to get the LibTorch that this command is built for.
+std::string remedy() {
+  std::error_code ignored;
+  const auto bin = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const auto has = [&](const char* file) { return std::filesystem::exists(bin / file, ignored); };
+  const std::string_view version = PERIGEE_TORCH_VERSION;
+  const auto install = has("perigee-libtorch") ? std::string("perigee-libtorch links or fetches it")
+                       : has("../__init__.py")  // the package of the wheel
+                           ? fmt::format("pip install \"torch=={}.*\" installs it",
+                                         version.substr(0, version.rfind('.')))
+                           : "scripts/setup of the source tree links or fetches it";
+  return install + ", or set PERIGEE_TORCH to its folder";
+}
 
 // Loads the LibTorch in `folder`; libraries that need LibTorch then take this one.
 void load_torch(const std::string& folder) {
@@ -47,7 +57,7 @@ void require_version(void* library) {
   const auto found = abi ? fmt::format("{}.{}", abi() >> 56, abi() >> 48 & 0xff) : "an unknown one";
   if (!std::string_view(PERIGEE_TORCH_VERSION).starts_with(found + ".")) {
     fail_run("command", "LibTorch must be {}, for which this Perigee was built, but is {}; {}",
-             PERIGEE_TORCH_VERSION, found, kRemedy);
+             PERIGEE_TORCH_VERSION, found, remedy());
   }
 }
 
@@ -64,7 +74,7 @@ void* load_library() {
              why);
   }
   fail_run("command", "LibTorch {} must be loaded, but: {}; {}", PERIGEE_TORCH_VERSION, why,
-           kRemedy);
+           remedy());
 }
 
 }  // namespace

@@ -68,6 +68,33 @@ TEST_CASE("the command refuses a libperigee_torch of another version") {
              Contains("must be of version") && Contains("an earlier one"));
 }
 
+TEST_CASE("the command refuses a LibTorch of another minor version\\, with its package's remedy") {
+  const Folder folder;
+  const auto build = fs::path(command_path()).parent_path();
+  fs::create_directories(folder / "lib");
+  fs::copy_file(build / "libplugin_torch.so", folder / "lib/libperigee_torch.so");
+  // The command in a package, beside the file that tells which one it is.
+  const auto error_in = [&](const std::string& package, const std::string& file) {
+    fs::create_directories(folder / (package + "/bin"));
+    fs::copy_file(command_path(), folder / (package + "/bin/perigee"));
+    if (!file.empty()) folder.write(package + "/" + file, "");
+    How how;
+    how.environment = {{"LD_LIBRARY_PATH", folder / "lib:" + build.string()}};
+    const auto ran =
+        Process({folder / (package + "/bin/perigee"), "graph", "strategies/gpt.toml"}, how).wait();
+    CHECK(ran.status == 1);
+    CHECK(is_short(ran.err));
+    CHECK_THAT(ran.err, Contains("LibTorch must be 2.") && Contains("but is 2.5; ") &&
+                            Contains("set PERIGEE_TORCH to its folder"));
+    return ran.err;
+  };
+  CHECK_THAT(error_in("perigee", "__init__.py"), Contains("pip install \"torch==2.") &&
+                                                     Contains(".*\" installs it") &&
+                                                     !Contains("perigee-libtorch"));
+  CHECK_THAT(error_in("archive", "bin/perigee-libtorch"), Contains("perigee-libtorch links"));
+  CHECK_THAT(error_in("tree/build", ""), Contains("scripts/setup of the source tree"));
+}
+
 TEST_CASE(
     "scripts/libtorch links the LibTorch that it is given or finds, of the right version only") {
   const Folder folder;
