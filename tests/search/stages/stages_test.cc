@@ -307,11 +307,11 @@ TEST_CASE("given stages have their layers and equal submeshes, whose views are c
   const Job job;
   const auto request = stages_request(job);
   const json given = {{"layers", {"blocks.1", "blocks.2", "blocks.3"}},
-                      {"stage_layers", {1, 3}},
+                      {"stage_layers", {3, 1}},
                       {"microbatches", 4},
                       {"choose", json::array()}};
   const auto result = plan_stages(given, request);
-  CHECK(result["layers"] == json{"blocks.1"});
+  CHECK(result["layers"] == json{"blocks.3"});
   CHECK(result["submesh_choices"] == json::parse("[[1, 2]]"));
   CHECK(result["submeshes"].size() == 2);  // data 2 or tensor 2
   CHECK(result["rows"].size() == 4);
