@@ -62,6 +62,26 @@ class Folding {
     });
   }
 
+  // Returns whether the forward pass of each block depends on that of the one before it.
+  bool chained() const {
+    std::vector<int> latest(old_.values.size(), -1);  // block on which a value depends
+    std::vector<bool> follows(nodes_.size());
+    for (size_t n = 0; n < old_.nodes.size(); ++n) {
+      const auto& node = old_.nodes[n];
+      if (node.phase != Phase::forward) continue;
+      const int own = block_[n];
+      int last = own;
+      node.each_operand([&](ValueId v) {
+        if (own > 0 && latest[v.index] == own - 1) follows[own] = true;
+        last = std::max(last, latest[v.index]);
+      });
+      for (const auto v : node.outputs) {
+        if (v.defined()) latest[v.index] = last;
+      }
+    }
+    return std::all_of(follows.begin() + 1, follows.end(), [](bool f) { return f; });
+  }
+
   Graph run() {
     Graph out;
     map_.resize(old_.values.size());
@@ -279,7 +299,7 @@ Folded fold(const Graph& graph) {
   folded.graph = graph;
   if (folded.blocks.size() < 2) return folded;
   Folding folding(graph, folded.blocks);
-  if (!folding.identical()) {
+  if (!folding.identical() || !folding.chained()) {
     folded.weights = weights_of(graph, folded.blocks);
     return folded;
   }

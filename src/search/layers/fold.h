@@ -20,9 +20,9 @@ std::vector<std::string> row_of_blocks(const graph::Graph& graph);
 struct Folded {
   graph::Graph graph;
   std::vector<std::string> blocks;  // of the whole graph
-  std::vector<std::string> kept;    // two of them, or all where they differ in ops or shapes
+  std::vector<std::string> kept;    // two of them, or all where they differ or are no chain
   std::string epilogue;             // the first module after the blocks; "": none
-  // Where blocks differ: the arithmetic of the forward pass from each block to the next one, the
+  // Where blocks differ, or are no chain: the arithmetic of the forward pass from each block to the next one, the
   // prologue with the first and the epilogue with the last; else empty.
   std::vector<double> weights;
 };
@@ -39,8 +39,9 @@ Arithmetic arithmetic_of(const Folded& folded);
 
 // Removes all blocks but the first and the last: where one of them reads a value of a removed
 // neighbour, it reads that of the other instead. Blocks are identical where their ops, arguments
-// (keys of random numbers excepted) and shapes are; where they are not, or with fewer than three
-// blocks, the graph is returned unchanged.
+// (keys of random numbers excepted) and shapes are, and a chain where each depends on the one
+// before it (those of two parallel towers are not); otherwise, or with fewer than three blocks, the
+// graph is returned unchanged.
 Folded fold(const graph::Graph& graph);
 
 // Returns the positions in the row of blocks at which parts begin: 0 is the first block (the

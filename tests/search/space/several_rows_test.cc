@@ -16,11 +16,8 @@ struct Layer {
   int64_t width;
 };
 
-graph::Graph tower(const std::vector<Layer>& layers, const std::vector<graph::Scope>& scopes) {
-  graph::Graph g;
-  g.scopes = scopes;
-  auto x = g.add_value({graph::DType::float32, {8, layers.front().width}});
-  g.inputs.push_back({.kind = graph::Input::Kind::data, .name = "x", .value = x});
+// Appends the layers after x. Returns the last one's result.
+graph::ValueId append(graph::Graph& g, graph::ValueId x, const std::vector<Layer>& layers) {
   for (const auto& layer : layers) {
     const auto in = g.type(x).shape[1];
     const auto w = g.add_value({graph::DType::float32, {in, layer.width}});
@@ -34,6 +31,15 @@ graph::Graph tower(const std::vector<Layer>& layers, const std::vector<graph::Sc
                        .scope = layer.scope});
     x = y;
   }
+  return x;
+}
+
+graph::Graph tower(const std::vector<Layer>& layers, const std::vector<graph::Scope>& scopes) {
+  graph::Graph g;
+  g.scopes = scopes;
+  const auto x = g.add_input(graph::Input::Kind::data, "x",
+                             {graph::DType::float32, {8, layers.front().width}});
+  append(g, x, layers);
   return g;
 }
 
@@ -76,6 +82,43 @@ TEST_CASE(
   CHECK(folded.weights[2] == 3 * folded.weights[3]);
   // Unequal blocks: the third one is a stage of its own.
   CHECK(balanced_cut(folded.weights, 3) == std::vector<int>{2, 3});
+}
+
+TEST_CASE("blocks of two towers that join are one row, and stages begin in either tower") {
+  graph::Graph g;
+  g.scopes = scopes_of({{"", "Net"},
+                        {"vision", "Tower"},
+                        {"vision.stem", "Linear"},
+                        {"vision.blocks", "ModuleList"},
+                        {"vision.blocks.0", "Block"},
+                        {"vision.blocks.1", "Block"},
+                        {"text", "Tower"},
+                        {"text.blocks", "ModuleList"},
+                        {"text.blocks.0", "Block"},
+                        {"text.blocks.1", "Block"},
+                        {"join", "Block"}});
+  const auto input = [&](const char* name) {
+    return g.add_input(graph::Input::Kind::data, name, {graph::DType::float32, {8, 16}});
+  };
+  const auto image = input("image"), tokens = input("tokens");
+  const auto seen = append(g, image,
+                           {{"vision.stem", 16}, {"vision.blocks.0", 16}, {"vision.blocks.1", 16}});
+  const auto read = append(g, tokens, {{"text.blocks.0", 16}, {"text.blocks.1", 16}});
+  const auto both = g.add_node("aten::add.Tensor", {{"self", seen}, {"other", read}},
+                               {{graph::DType::float32, {8, 16}}}, "join")[0];
+  append(g, both, {{"join", 16}});
+  const std::vector<std::string> row = {"vision.blocks.0", "vision.blocks.1", "text.blocks.0",
+                                        "text.blocks.1"};
+  CHECK(row_of_blocks(g) == row);
+  const auto folded = fold(g);
+  CHECK(folded.blocks == row);
+  // The towers' blocks are identical, but no chain: none stands for another one.
+  CHECK(folded.kept == row);
+  CHECK(folded.graph.nodes.size() == g.nodes.size());
+  REQUIRE(folded.weights.size() == 4);
+  CHECK(folded.weights[0] == 2 * folded.weights[1]);  // with the stem
+  CHECK(folded.weights[3] > folded.weights[2]);       // with the module that joins the towers
+  CHECK(folded.epilogue == "join");
 }
 
 TEST_CASE("lists within lists hold blocks, and a small stem does not count") {
