@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
+#include "plan/plan.h"
 #include "tests/command/planning/planned_job.h"
 
 using namespace perigee::test;
@@ -456,4 +458,43 @@ return require("perigee.solver").assign {
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Catch::Contains("alone.lua:1"));
   CHECK_THAT(refused.err, Catch::Contains("needs the job's model"));
+}
+
+TEST_CASE("AutoDist's batch and mesh options determine the plans that the search looks at") {
+  const Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto planned = [&](const std::string& more) {
+    const auto ran = run("plan " + job + " --set batch.global=16 --explain -o " +
+                             (folder / "plan.json") + " " + more,
+                         own_cache(folder));
+    INFO(more << "\n" << ran.err);
+    REQUIRE(ran.status == 0);
+    return ran.out;
+  };
+  planned(
+      "--nproc 4 --set autodist.mesh_col=4 --set autodist.micro_batch_size=2 --set "
+      "autodist.update_freq=8");
+  const auto plan = perigee::plan::parse(read(folder / "plan.json"));
+  CHECK(plan.microbatches == 8);
+  CHECK(plan.mesh.size() == 4);
+  CHECK(2 % plan.mesh.size_of("data") == 0);  // of the two samples of a microbatch
+  // Eight ranks as hosts x devices of each: fewer devices of a host leave more to the network.
+  double before = 0;
+  for (const auto& [hosts, devices] : {std::pair(1, 8), {2, 4}, {4, 2}, {8, 1}}) {
+    const auto out = planned(
+        fmt::format("--cluster 32x8xh100 --set autodist.mesh_row={} --set autodist.mesh_col={}",
+                    hosts, devices));
+    const std::string mark = "a step takes ";
+    const auto at = out.find(mark);
+    REQUIRE(at != std::string::npos);
+    std::istringstream text(out.substr(at + mark.size()));
+    double time = 0;
+    std::string unit;
+    REQUIRE((text >> time >> unit));
+    INFO(out);
+    REQUIRE((unit == "us" || unit == "ms"));
+    if (unit == "ms") time *= 1000;
+    CHECK(time > before);
+    before = time;
+  }
 }
