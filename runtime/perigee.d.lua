@@ -541,7 +541,7 @@ function Plan:note(sentence) end
 ---@field check_replicas integer Steps between two comparisons of the weights and states that several ranks hold; a difference ends the job. 0: none. At least 0.
 ---@field forward_only boolean Whether a step is a forward pass only: no gradients, no optimizer, no checkpoints.
 ---@field check_gradients boolean Whether the first step's gradients are compared with those of one device before training begins (on the CPU, to rounding); with activation checkpointing also with those of the same plan without it, bit for bit. A difference ends the job.
----@field check_rtol? number With `check_gradients`: each element of a gradient, and the loss, may differ from one device's by `check_atol` + `check_rtol` times its absolute value. At least 0. Default: 1e-4 where `check_atol` is given, else the rounding of the dtype decides.
+---@field check_rtol? number With `check_gradients`: each element of a gradient, and the loss, may differ from one device's by `check_atol` + `check_rtol` times its absolute value, and so may each element of a parameter after the first step. At least 0. Default: 1e-4 where `check_atol` is given, else the rounding of the dtype decides.
 ---@field check_atol? number The absolute part of that tolerance. At least 0. Default: 1e-4 where `check_rtol` is given, else the rounding of the dtype decides.
 ---@field early_stop_patience integer Training ends after so many validations in a row whose loss is not below the best one less `early_stop_min_delta`; 0: it does not end early. At least 0.
 ---@field early_stop_min_delta number Least decrease of the validation loss that counts. At least 0.

@@ -227,9 +227,10 @@ function module.util.disable_tqdm_globally() set_key("train.progress", false) en
 
 local function is_step(value) return type(value) == "table" and (value.origin or value.methods) end
 
--- assert_allclose(a, b, rtol, atol), or with { rtol =, atol = }: the first step's gradients are compared with one
--- device's before training begins, each element within atol + rtol * |b|. Without tolerances: to rounding. A strategy
--- among the arguments is the one that is compared, else the latest and all later ones are.
+-- assert_allclose(a, b, rtol, atol), or with { rtol =, atol = }: the first step's gradients and the parameters after it
+-- are compared with one device's before training begins, each element within atol + rtol * |b|. Without tolerances:
+-- gradients, to rounding. A strategy among the arguments is the one that is compared, else the latest and all later
+-- ones are.
 module.assert_allclose = dialect.at_user(function(...)
   local given, step = {}, nil
   for i = 1, select("#", ...) do

@@ -289,7 +289,8 @@ std::vector<JobKey> other_keys() {
        .least = 0,
        .otherwise = "1e-4 where `check_atol` is given, else the rounding of the dtype decides",
        .about = "With `check_gradients`: each element of a gradient, and the loss, may differ from "
-                "one device's by `check_atol` + `check_rtol` times its absolute value."},
+                "one device's by `check_atol` + `check_rtol` times its absolute value, and so may "
+                "each element of a parameter after the first step."},
       {.table = "train",
        .name = "check_atol",
        .field = FIELD(j.train.check_atol),

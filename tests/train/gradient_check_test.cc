@@ -64,12 +64,24 @@ TEST_CASE("elements are close within an absolute tolerance and one relative to o
   GradientCheck check{.loss = 1, .expected_loss = 1, .tolerance = 1, .closeness = close};
   check.parameters = {{"fc.weight", 0.3, 0.1, 0.5}, {"fc.bias", 5, 0.1, 0.9}};
   CHECK(check.passed());
-  CHECK(print(check).find("all 2 gradients agree to 0.5 + 0.01 |g|") != std::string::npos);
+  CHECK(print(check).find("all 2 gradients agree to 0.5 + 0.01 |x|") != std::string::npos);
   check.loss = 1.6;
   CHECK_FALSE(check.passed());
   check.loss = 1;
+  check.stepped = {{"fc.weight", 0.3, 0, 0.5}};
+  CHECK(check.passed());
+  CHECK(print(check).find("all 1 parameters after the first step agree to 0.5 + 0.01 |x|") !=
+        std::string::npos);
+  check.stepped[0].excess = NAN;
+  CHECK_FALSE(check.passed());
+  CHECK(print(check).find("fc.weight after the first step  0.3  WRONG\n1 of 1 parameters") !=
+        std::string::npos);
+  CHECK_THROWS_WITH(require_passed(check),
+                    Catch::Contains("the elements of the parameters after the first step must be"));
+  check.stepped.clear();
+  check.loss = 1;
   check.parameters[1].excess = 1.1;
   CHECK_FALSE(check.passed());
-  CHECK(print(check).find("1 of 2 gradients differ by more than 0.5 + 0.01 |g|") !=
+  CHECK(print(check).find("1 of 2 gradients differ by more than 0.5 + 0.01 |x|") !=
         std::string::npos);
 }

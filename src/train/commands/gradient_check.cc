@@ -17,7 +17,9 @@
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/measure/profile_path.h"
+#include "train/ranks/share.h"
 #include "train/step/initial_values.h"
+#include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
 
 namespace perigee::train {
@@ -47,6 +49,8 @@ struct CheckedStep {
   compile::StepSpec spec;
   std::map<std::string, at::Tensor> values;  // of parameters and buffers
   Batch batch;
+  std::map<std::string, double> scalars = {};
+  Kind compared = Kind::result;  // or the parameters after the step
 };
 
 std::map<std::string, at::Tensor> first_values(const PlannedJob& planned, const job::Job& job) {
@@ -77,7 +81,9 @@ std::vector<Piece> run(const CheckedStep& step, const compile::Program& program,
     if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
     executor.tensor(binding).copy_(part_of(step.values.at(binding.name), binding.ranges));
   }
-  executor.run({.step = 1, .data = [&](const std::string& name, int64_t microbatch) {
+  executor.run({.step = 1,
+                .scalars = step.scalars,
+                .data = [&](const std::string& name, int64_t microbatch) {
                   const auto field = step.batch.find(name);
                   if (field == step.batch.end()) {
                     fail("data", "the data must have the model's input \"{}\", but there is none",
@@ -87,13 +93,17 @@ std::vector<Piece> run(const CheckedStep& step, const compile::Program& program,
                   const auto rows = field->second.size(0) / program.microbatches;
                   return field->second.narrow(0, microbatch * rows, rows);
                 }});
+  // Ranks may hold one copy of the parameters, of which each writes a part.
+  everyone(communicator)->run({.kind = exec::Collective::Kind::barrier});
   std::vector<Piece> results;
   for (const auto& binding : program.bindings) {
-    if (binding.kind != Kind::result) continue;
+    if (binding.kind != step.compared) continue;
     const auto value = executor.tensor(binding).to(at::kDouble, /*non_blocking=*/false,
                                                    /*copy=*/true);
-    results.push_back({binding.name, value, binding.ranges});
+    const auto name = step.compared == Kind::parameter ? "parameter:" + binding.name : binding.name;
+    results.push_back({name, value, binding.ranges});
   }
+  everyone(communicator)->run({.kind = exec::Collective::Kind::barrier});
   return results;
 }
 
@@ -107,10 +117,10 @@ const at::Tensor* find(const std::vector<Piece>& results, const std::string& nam
   return found == results.end() ? nullptr : &found->value;
 }
 
-// Returns the difference between the ranks' gradients and one device's.
-GradientDifference compare(const std::string& parameter, const at::Tensor& whole,
-                           const std::vector<std::vector<Piece>>& ranks, double largest_of_all,
-                           const std::optional<Closeness>& closeness) {
+// Returns the difference between the ranks' tensors PREFIX:PARAMETER and that of one device.
+GradientDifference compare(std::string_view prefix, const std::string& parameter,
+                           const at::Tensor& whole, const std::vector<std::vector<Piece>>& ranks,
+                           double largest_of_all, const std::optional<Closeness>& closeness) {
   const auto missing = std::numeric_limits<double>::infinity();
   GradientDifference difference{parameter};
   const double scale = std::max(
@@ -118,7 +128,7 @@ GradientDifference compare(const std::string& parameter, const at::Tensor& whole
   bool found = false;
   for (const auto& rank : ranks) {
     for (const auto& piece : rank) {
-      if (piece.name != "gradient:" + parameter) continue;
+      if (piece.name != fmt::format("{}:{}", prefix, parameter)) continue;
       found = true;
       const auto own = part_of(whole, piece.ranges);
       const auto error = largest_of(piece.value - own);
@@ -147,6 +157,28 @@ std::vector<std::vector<Piece>> run_all(const CheckedStep& step, const plan::Pla
     ranks[rank] = run(step, programs[rank], plan.mesh, communicator);
   });
   return ranks;
+}
+
+// Returns the differences between the ranks' parameters after the first optimizer step, without
+// guards, and those of one device.
+std::vector<GradientDifference> compare_stepped(CheckedStep step, const plan::Plan& one_device,
+                                                const plan::Plan& plan,
+                                                const std::optional<Closeness>& closeness,
+                                                compile::TraceSource& traces) {
+  const auto& graph = step.planned.captured.graph;
+  step.spec = step_spec(step.job, graph);
+  step.spec.guarded = false;
+  step.scalars = step_scalars(step.job, 1);
+  step.compared = Kind::parameter;
+  const auto one = run_all(step, one_device, traces).front();
+  const auto ranks = run_all(step, plan, traces);
+  std::vector<GradientDifference> differences;
+  for (const auto& input : graph.inputs) {
+    const auto* whole = find(one, "parameter:" + input.name);
+    if (!whole) continue;
+    differences.push_back(compare("parameter", input.name, *whole, ranks, 0, closeness));
+  }
+  return differences;
 }
 
 }  // namespace
@@ -191,8 +223,9 @@ bool GradientCheck::passed() const {
   if (!unequal.empty()) return false;
   if (closeness) {
     const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
+    const auto close = [](const auto& p) { return p.excess <= 1; };
     return closeness->excess(scalar(loss), scalar(expected_loss)) <= 1 &&
-           std::ranges::all_of(parameters, [](const auto& p) { return p.excess <= 1; });
+           std::ranges::all_of(parameters, close) && std::ranges::all_of(stepped, close);
   }
   const bool near = std::abs(loss - expected_loss) <=
                     tolerance * std::max(1e-300, std::abs(expected_loss));
@@ -265,7 +298,11 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
   for (const auto& input : graph.inputs) {
     const auto* whole = find(one, "gradient:" + input.name);
     if (!whole) continue;
-    check.parameters.push_back(compare(input.name, *whole, ranks, largest, check.closeness));
+    check.parameters.push_back(
+        compare("gradient", input.name, *whole, ranks, largest, check.closeness));
+  }
+  if (check.closeness) {
+    check.stepped = compare_stepped(step, one_device, plan, check.closeness, traces);
   }
   check.recomputes = !plan.recompute.regions.empty();
   if (!check.recomputes) return check;
@@ -281,10 +318,27 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
 
 namespace {
 
-// Returns "0.001", or "0.005 + 0.0001 |g|" for elements.
+// Returns "0.001", or "0.005 + 0.0001 |x|" for elements.
 std::string tolerance_text(const GradientCheck& check) {
   if (!check.closeness) return fmt::format("{:.3g}", check.tolerance);
-  return fmt::format("{:.3g} + {:.3g} |g|", check.closeness->absolute, check.closeness->relative);
+  return fmt::format("{:.3g} + {:.3g} |x|", check.closeness->absolute, check.closeness->relative);
+}
+
+// Returns a line for each parameter whose value after the step is not close, and the verdict.
+std::string print_stepped(const GradientCheck& check) {
+  std::string text;
+  int64_t wrong = 0;
+  for (const auto& p : check.stepped) {
+    if (p.excess <= 1) continue;
+    ++wrong;
+    text += fmt::format("{} after the first step  {:.3g}  WRONG\n", p.parameter, p.largest);
+  }
+  if (wrong == 0) {
+    return fmt::format("all {} parameters after the first step agree to {}\n", check.stepped.size(),
+                       tolerance_text(check));
+  }
+  return text + fmt::format("{} of {} parameters after the first step differ by more than {}\n",
+                            wrong, check.stepped.size(), tolerance_text(check));
 }
 
 }  // namespace
@@ -316,9 +370,13 @@ std::string print(const GradientCheck& check) {
     text += fmt::format("without activation checkpointing all {} gradients are bit-equal\n",
                         sorted.size());
   }
+  if (!check.stepped.empty()) text += print_stepped(check);
+  const bool other = !check.unequal.empty() ||
+                     std::ranges::any_of(check.stepped,
+                                         [](const auto& p) { return !(p.excess <= 1); });
   if (check.passed()) {
     text += fmt::format("all {} gradients agree to {}\n", sorted.size(), tolerance_text(check));
-  } else if (wrong > 0 || check.unequal.empty()) {
+  } else if (wrong > 0 || !other) {
     text += fmt::format("{} of {} gradients{} differ by more than {}\n", wrong, sorted.size(),
                         wrong == 0 ? ", and the loss," : "", tolerance_text(check));
   }
@@ -328,8 +386,10 @@ std::string print(const GradientCheck& check) {
 void require_passed(const GradientCheck& check) {
   if (check.passed()) {
     log::info(
-        "gradients of {} parameters on {} ranks agree with one device's to {}{}",
-        check.parameters.size(), check.ranks, tolerance_text(check),
+        "gradients of {} parameters on {} ranks{} agree with one device's to {}{}",
+        check.parameters.size(), check.ranks,
+        check.stepped.empty() ? "" : ", and the parameters after the first step,",
+        tolerance_text(check),
         check.recomputes ? ", and bit for bit with those without activation checkpointing" : "");
     return;
   }
@@ -342,14 +402,20 @@ void require_passed(const GradientCheck& check) {
              check.unequal.front(), scope_of(check.unequal.front()));
   }
   if (check.closeness) {
-    const auto worst = std::ranges::max_element(check.parameters, {}, &GradientDifference::excess);
-    fail_run(
-        "train",
-        "the elements of the first step's gradients, and its loss, must be those of one device "
-        "to {}, but {} is off by {:g} in one, and an element by {:.3g} times what it may (perigee "
-        "train --check-gradients lists all): take a method out, or raise train.check_rtol or "
-        "train.check_atol",
-        tolerance_text(check), worst->parameter, worst->largest, worst->excess);
+    const auto worst_of = [](const std::vector<GradientDifference>& differences) {
+      return *std::ranges::max_element(differences, {}, &GradientDifference::excess);
+    };
+    auto worst = worst_of(check.parameters);
+    const bool gradients = check.stepped.empty() || !(worst.excess <= 1) ||
+                           worst_of(check.stepped).excess <= 1;
+    if (!gradients) worst = worst_of(check.stepped);
+    fail_run("train",
+             "the elements of {} must be those of one device to {}, but {} is off by {:g} in one, "
+             "and an element by {:.3g} times what it may (perigee train --check-gradients lists "
+             "all): take a method out, or raise train.check_rtol or train.check_atol",
+             gradients ? "the first step's gradients, and its loss,"
+                       : "the parameters after the first step",
+             tolerance_text(check), worst.parameter, worst.largest, worst.excess);
   }
   const auto worst = std::max_element(
       check.parameters.begin(), check.parameters.end(),

@@ -1,4 +1,4 @@
-// Compares the gradients of a plan's ranks with those of one device.
+// Compares the gradients of a plan's ranks, and the parameters after a step, with one device's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,13 @@
 
 namespace perigee::train {
 
-// The difference between a parameter's gradient on any rank and on one device.
+// The difference between a parameter's gradient, or its value after the first step, on any rank and
+// on one device.
 struct GradientDifference {
   std::string parameter;
   // The largest absolute difference of an element; infinite where one is missing or not finite.
   double largest = 0;
-  // `largest` / max(largest element of this gradient on one device, 1e-4 * that of all gradients).
+  // `largest` / max(largest element of this tensor on one device, 1e-4 * that of all gradients).
   double relative = 0;
   // The largest of all elements' differences, each divided by what Closeness allows it.
   double excess = 0;
@@ -37,7 +38,9 @@ struct GradientCheck {
   double tolerance = 0;  // of `relative`, and of the loss, where elements need not be close
   std::optional<Closeness> closeness;  // of each element and of the loss
   int64_t ranks = 1;
-  std::vector<GradientDifference> parameters;  // in the graph's order
+  std::vector<GradientDifference> parameters;  // of their gradients, in the graph's order
+  // Where elements must be close: of their values after the first optimizer step.
+  std::vector<GradientDifference> stepped;
   // For a plan with activation checkpointing: the parameters whose gradients are not bit-equal to
   // those of the same plan without it, in the graph's order.
   bool recomputes = false;
@@ -45,7 +48,7 @@ struct GradientCheck {
   bool passed() const;
 };
 
-// A rank's piece of a gradient ("gradient:PARAM") or the loss.
+// A rank's piece of a gradient ("gradient:PARAM"), of a parameter ("parameter:PARAM") or the loss.
 struct ResultPiece {
   std::string name;
   at::Tensor value;  // float64
@@ -62,7 +65,8 @@ std::string scope_of(const std::string& parameter);
 
 // Runs the forward and backward passes of the first step on the CPU, with ranks as threads of this
 // process; gradients are means and are not clipped. `tolerance` 0: the job's (train.check_rtol and
-// check_atol), else chosen by the lowest precision of the model and the plan. A plan with activation
+// check_atol), else chosen by the lowest precision of the model and the plan. With the job's, the
+// whole first step is run, too, and its parameters are compared. A plan with activation
 // checkpointing is also compared, to the bit, with the same plan without it. Throws Error for a plan
 // that trains copies of the model, whose gradients are not those of one device.
 GradientCheck check_gradients(const PlannedJob& planned, double tolerance = 0);

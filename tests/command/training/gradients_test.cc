@@ -69,12 +69,36 @@ TEST_CASE("assert_allclose compares elements within its tolerances") {
   };
   CHECK_THAT(job.good("train", with("")).err, Contains("agree with one device's to 0.001"));
   CHECK_THAT(job.good("train", "--overwrite " + with(", { atol = 5e-3 }")).err,
-             Contains("agree with one device's to 0.005 + 0.0001 |g|"));
+             Contains("agree with one device's to 0.005 + 0.0001 |x|"));
   CHECK_THAT(job.refused("train", "--overwrite " + with(", { atol = 1e-12, rtol = 1e-12 }"), 1),
-             Contains("must be those of one device to 1e-12 + 1e-12 |g|, but ") &&
+             Contains("must be those of one device to 1e-12 + 1e-12 |x|, but ") &&
                  Contains(" times what it may"));
   CHECK_THAT(job.refused("train", "--set train.check_atol=1e-3"),
              Contains("tolerances of train.check_gradients, but that is false"));
+}
+
+TEST_CASE("with tolerances of elements the parameters after the first step are compared, too") {
+  const TrainingJob job;
+  const std::string exact =
+      "--overwrite --set model.dtype=float64 --set train.steps=1 --set train.check_gradients=true "
+      "--set train.check_rtol=1e-9 --set train.check_atol=1e-9 ";
+  for (const std::string more :
+       {"--nproc 2 --strategy zero1", "--nproc 2 --strategy fsdp_low_memory",
+        "--nproc 4 --strategy pipeline_parallel", "--nproc 4 --strategy tensor_parallel"}) {
+    INFO(more);
+    CHECK_THAT(job.good("train", exact + more).err,
+               Contains(", and the parameters after the first step, agree with one device's"));
+  }
+  // Gradients that are clipped before they are averaged are those of one device only unclipped.
+  const auto clips = job.folder().write("clips.lua",
+                                        "return { { 'grad_comm', { clip = 'before' } } }");
+  const std::string sgd =
+      "--nproc 2 --set optimizer.name=sgd --set optimizer.lr=1 --set "
+      "optimizer.clip_norm=0.01 ";
+  job.good("train", exact + sgd);
+  CHECK_THAT(job.refused("train", exact + sgd + "--strategy " + clips, 1),
+             Contains("the elements of the parameters after the first step must be those of one "
+                      "device"));
 }
 
 TEST_CASE("a wrong sharding rule is detected, and its parameters are named") {
