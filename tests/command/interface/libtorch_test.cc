@@ -80,8 +80,10 @@ TEST_CASE("the command refuses a LibTorch of another minor version\\, with its p
     if (!file.empty()) folder.write(package + "/" + file, "");
     How how;
     how.environment = {{"LD_LIBRARY_PATH", folder / "lib:" + build.string()}};
-    const auto ran =
-        Process({folder / (package + "/bin/perigee"), "graph", "strategies/gpt.toml"}, how).wait();
+    const auto ran = Process({folder / (package + "/bin/perigee"), "export", "run", "-o",
+                              "w.safetensors"},
+                             how)
+                         .wait();
     CHECK(ran.status == 1);
     CHECK(is_short(ran.err));
     CHECK_THAT(ran.err, Contains("LibTorch must be 2.") && Contains("but is 2.5; ") &&
