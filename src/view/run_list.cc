@@ -14,6 +14,7 @@
 #include "base/text/utf8.h"
 #include "plan/diff.h"
 #include "plan/plan.h"
+#include "view/run_format.h"
 #include "view/trace_times.h"
 
 namespace perigee::view {
@@ -111,6 +112,23 @@ json last_of(const Metrics& metrics, std::string_view name) {
   return found == values->rend() ? json() : json(*found);
 }
 
+// Returns a number that changes with the file; null where it is not there.
+json version_of(const fs::path& path) {
+  std::error_code error;
+  const auto time = fs::last_write_time(path, error);
+  return error ? json() : json(time.time_since_epoch().count());
+}
+
+// Returns why the run cannot be read; null where it can.
+json problem_of(const std::string& folder) {
+  try {
+    require_run_format(folder);
+    return nullptr;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 double seconds_since_change(const fs::path& path) {
   std::error_code error;
   const auto time = fs::last_write_time(path, error);
@@ -199,7 +217,10 @@ void RunList::add(const std::string& folder) {
 
 const RunList::Entry& RunList::entry(std::string_view name) const {
   const auto found = std::ranges::find_if(entries_, [&](const Entry& e) { return e.name == name; });
-  if (found != entries_.end()) return *found;
+  if (found != entries_.end()) {
+    require_run_format(found->folder);
+    return *found;
+  }
   fail("view", "a run must be one of the list, but there is no \"{}\"", name);
 }
 
@@ -208,6 +229,16 @@ json RunList::overview() const {
   for (const auto& entry : entries_) {
     const auto& metrics = *entry.metrics;
     const fs::path folder = entry.folder;
+    if (auto problem = problem_of(entry.folder); !problem.is_null()) {
+      json run = {{"name", entry.name}, {"folder", entry.folder}, {"state", "unreadable"}};
+      for (const char* key : {"steps", "of", "loss", "val_loss", "tokens_per_s", "mfu"}) {
+        run[key] = nullptr;
+      }
+      run["seconds"] = run["damaged"] = 0;
+      run["problem"] = std::move(problem);
+      runs.emplace_back(seconds_since_change(folder / "metrics.jsonl"), std::move(run));
+      continue;
+    }
     const auto keys = keys_of(folder / "job.toml");
     const auto steps = keys.find("train.steps");
     double seconds = 0;
@@ -225,7 +256,9 @@ json RunList::overview() const {
              {"val_loss", last_of(metrics, "val_loss")},
              {"tokens_per_s", last_of(metrics, "tokens_per_s")},
              {"mfu", last_of(metrics, "mfu")},
-             {"seconds", seconds}});
+             {"seconds", seconds},
+             {"damaged", metrics.damaged()},
+             {"problem", nullptr}});
   }
   std::ranges::stable_sort(runs, {}, [](const auto& run) { return run.first; });
   auto list = json::array();
@@ -263,6 +296,7 @@ json RunList::details(std::string_view name) const {
           {"job", text_of(folder / "job.toml")},
           {"decisions", decisions},
           {"plan", plan},
+          {"report", version_of(folder / "plan.html")},
           {"log", text_of(folder / "log.txt", kLogBytes)},
           {"memory", of_ranks("peak_bytes")},
           {"compute_s", of_ranks("compute_s")},
@@ -271,6 +305,10 @@ json RunList::details(std::string_view name) const {
           {"trace", found.trace->read(folder / "trace.json")},
           {"samples", samples_of(folder / "samples.jsonl")},
           {"summary", found.metrics->summary()}};
+}
+
+std::string RunList::report(std::string_view name) const {
+  return text_of(fs::path(entry(name).folder) / "plan.html");
 }
 
 std::vector<Chart> RunList::charts(const std::vector<std::string>& names,

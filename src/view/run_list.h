@@ -22,15 +22,20 @@ class RunList {
 
   // Returns for each run, the one with the newest metrics first: `name`, unique in the list;
   // `folder`; `steps`, the last step, and `of`, the job's number of steps; the newest `loss`,
-  // `val_loss`, `tokens_per_s` and `mfu`; `seconds` spent in steps; `state`: "running", "finished" or
-  // "stopped" (no step for a minute and 20 times the last one's time). Unknown values are null.
+  // `val_loss`, `tokens_per_s` and `mfu`; `seconds` spent in steps; `damaged`, the lines of its
+  // metrics that are left out; `state`: "running", "finished", "stopped" (no step for a minute and
+  // 20 times the last one's time), or "unreadable": `problem` says why. Unknown values are null.
   nlohmann::json overview() const;
 
-  // Returns the job, the plan's decisions, the last bytes of the log, the last step's memory
-  // and seconds of each rank, the summary, the predicted memory by kind (memory.json, null without it) and the times of the
-  // traced step (trace_times; null without trace.json, {"error"} where that cannot be shown). Throws
-  // Error for a name that no run has, as the functions below.
+  // Returns the job, the plan's decisions, the time of the last change of its report (null: none),
+  // the last bytes of the log, the last step's memory and seconds of each rank, the summary, the
+  // predicted memory by kind (memory.json, null without it) and the times of the traced step
+  // (trace_times; null without trace.json, {"error"} where that cannot be shown). Throws Error
+  // for a name that no run has and for a run in another format, as the functions below.
   nlohmann::json details(std::string_view name) const;
+
+  // Returns the page about the run's plan (plan.html); "" without one.
+  std::string report(std::string_view name) const;
 
   // Returns the charts of these runs.
   std::vector<Chart> charts(const std::vector<std::string>& names,

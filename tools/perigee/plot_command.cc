@@ -8,6 +8,7 @@
 #include "base/log_format.h"
 #include "command.h"
 #include "view/plots.h"
+#include "view/run_format.h"
 
 namespace perigee::command {
 namespace {
@@ -31,6 +32,7 @@ std::vector<view::Run> read_runs(const std::vector<std::string>& paths) {
     }
     auto where = fs::path(folder ? path : fs::path(file).parent_path().string()).lexically_normal();
     if (where.filename().empty()) where = where.parent_path();
+    view::require_run_format(where.string());
     auto metrics = std::make_shared<view::Metrics>(file);
     metrics->read();
     runs.push_back({where.filename().string(), metrics});

@@ -35,7 +35,7 @@ PlanResult plan_job(const Task& task) {
                            /*for_described_cluster=*/true);
   if (!planned.predicted) predict_recorded(planned, planned.job, task.runtime_folder);
   PlanResult result{planned.captured.graph, planned.plan, ""};
-  if (task.report) result.report = page_of(planned, planned.job, task.runtime_folder);
+  if (task.report) result.report = page_of(planned, task.runtime_folder);
   return result;
 }
 

@@ -143,7 +143,7 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   for (int64_t round = 1;; ++round) {
     std::shared_ptr<const ModelSource> source;
     plan_session(task, session, plan, source,
-                 [&](const PlannedJob& planned) { rounds.begin(planned); });
+                 [&](const CompiledPlan& compiled) { rounds.begin(compiled.planned); });
     const auto report = [&](int64_t count, int64_t all) {
       if (progress) progress(round, count, all);
     };

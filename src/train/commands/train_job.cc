@@ -74,6 +74,16 @@ std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t worl
   return plan::parse(text).mesh.size() == world ? text : "";
 }
 
+// Returns the page about the plan; "" where it cannot be made, since a run does not fail for it.
+std::string report_of(const CompiledPlan& compiled, const std::string& runtime_folder) {
+  try {
+    return page_of(compiled, runtime_folder);
+  } catch (const Error& error) {
+    log::debug("the run has no page about its plan: {}", error.what());
+    return "";
+  }
+}
+
 int64_t count_parameters(const graph::Graph& graph) {
   int64_t count = 0;
   for (const auto& input : graph.inputs) {
@@ -188,10 +198,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   phases.begin("planning");
   const auto plan_text = root ? resumed_plan(task, *folder, communicator.world()) : std::string();
   std::shared_ptr<const ModelSource> source;
-  Strategy strategy;  // on rank 0
+  Strategy strategy;   // on rank 0
+  std::string report;  // on rank 0
   const auto& shared = plan_session(task, session, plan_text, source,
-                                    [&](const PlannedJob& planned) {
-                                      strategy = planned.strategy;
+                                    [&](const CompiledPlan& compiled) {
+                                      strategy = compiled.planned.strategy;
+                                      report = report_of(compiled, task.runtime_folder);
                                       if (job.train.check_gradients && checkpoint.empty())
                                         require_gradients(task, plan_text);
                                     });
@@ -247,7 +259,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
 
   // The steps.
   std::unique_ptr<Output> output;
-  at_root([&] { output = begin_output(task, *folder, given, session, first); });
+  at_root([&] {
+    output = begin_output(task, *folder, given, session, first);
+    folder->write_report(report);
+  });
   auto saving = checkpoint_options(job, shared.plan, folder.get(), output.get());
   saving.written = [&](int64_t done, int64_t all) { phases.done(done, all); };
   Checkpoints checkpoints(trainer, communicator, job, std::move(saving));

@@ -18,6 +18,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/target.h"
 #include "view/event_file.h"
+#include "view/run_format.h"
 
 namespace perigee::train {
 namespace fs = std::filesystem;
@@ -32,8 +33,9 @@ constexpr const char* kPlan = "plan.json";
 constexpr const char* kData = "data.json";
 constexpr const char* kMemory = "memory.json";
 constexpr const char* kTrace = "trace.json";
-constexpr const char* kFiles[] = {kJob,   kPlan,     kData,    kMemory,
-                                  kTrace, "log.txt", kMetrics, "samples.jsonl"};
+constexpr const char* kReport = "plan.html";
+constexpr const char* kFiles[] = {kJob,    kPlan,     kData,    kMemory,        kTrace,
+                                  kReport, "log.txt", kMetrics, "samples.jsonl"};
 constexpr const char* kLock = ".lock";
 
 // The metrics of a run that went on from an earlier step, as they were.
@@ -168,6 +170,7 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
   if (options.resume) {
     checkpoint_ = checkpoint::find_checkpoint(from);
     const auto source = checkpoint::run_of(checkpoint_);
+    if (!checkpoint::is_s3(source)) view::require_run_format(source);
     resumes_ = checkpoint::is_same_folder(source, store_);
     changes_ = check_job(source, job);
   }
@@ -289,6 +292,12 @@ void RunFolder::write_plan(std::string_view text) const {
 void RunFolder::write_memory(std::string_view text) const { write_durably(file(kMemory), text); }
 
 void RunFolder::write_trace(std::string_view text) const { write_durably(file(kTrace), text); }
+
+void RunFolder::write_report(std::string_view text) const {
+  std::error_code ignored;
+  if (!text.empty()) return write_durably(file(kReport), text);
+  fs::remove(file(kReport), ignored);
+}
 
 void RunFolder::write_copy(const char* name, std::string_view text) const {
   checkpoint::open_target(store_)->put(checkpoint::inside(store_, name), text);

@@ -1,5 +1,5 @@
-// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json, data.json, memory.json,
-// trace.json, log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
+// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json, plan.html, data.json,
+// memory.json, trace.json, log.txt, metrics.jsonl, checkpoints/. With train.checkpoint_target the checkpoints are in an S3
 // service, beside copies of job.toml and plan.json: a run is resumed from there on any host.
 #pragma once
 
@@ -28,7 +28,7 @@ class RunFolder {
   //   another process has it open,
   //   it or train.checkpoint_target holds a run and the options neither resume that run nor overwrite
   //   it,
-  //   there is nothing to resume, or
+  //   there is nothing to resume, or the resumed run has another format (view/run_format.h), or
   //   the job differs from the resumed run's in keys that may not change.
   // A folder without a step and a checkpoint holds no run. Resuming from another run's checkpoint
   // starts a new run here.
@@ -68,9 +68,11 @@ class RunFolder {
   void write_job(const job::Job& job) const;
   void write_plan(std::string_view text) const;
   void write_data(std::string_view text) const;
-  // Write memory.json (memory_json) and trace.json, which only pages about the run read.
+  // Write memory.json (memory_json), trace.json, and the page about the plan, plan.html, which only
+  // pages about the run read. An empty page removes that of another plan.
   void write_memory(std::string_view text) const;
   void write_trace(std::string_view text) const;
+  void write_report(std::string_view text) const;
 
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);

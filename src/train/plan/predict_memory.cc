@@ -8,6 +8,7 @@
 #include "checkpoint/holdings.h"
 #include "simulate/memory_kinds.h"
 #include "train/step/step_spec.h"
+#include "view/run_format.h"
 
 namespace perigee::train {
 namespace {
@@ -58,7 +59,10 @@ std::string memory_json(const compile::Programs& programs) {
     of_rank[static_cast<size_t>(programs.ranks[position])] =
         of_program[static_cast<size_t>(programs.program[position])];
   }
-  return nlohmann::json{{"kinds", simulate::memory_kinds()}, {"ranks", of_rank}}.dump() + "\n";
+  return nlohmann::json{
+             {"format", view::kRunFormat}, {"kinds", simulate::memory_kinds()}, {"ranks", of_rank}}
+             .dump() +
+         "\n";
 }
 
 bool copies_checkpoints(const job::Job& job) {

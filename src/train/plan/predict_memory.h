@@ -21,7 +21,8 @@ compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job
                           compile::TraceSource& traces);
 
 // Returns the predicted peak memory of each rank by purpose (simulate/memory_kinds.h), as JSON:
-// {"kinds": [NAME, ...], "ranks": [[BYTES, ...], ...]}, by rank.
+// {"format": FORMAT, "kinds": [NAME, ...], "ranks": [[BYTES, ...], ...]}, by rank. FORMAT is that of
+// the run's folder (view/run_format.h).
 std::string memory_json(const compile::Programs& programs);
 
 // Returns the bytes of each rank's copy of a checkpoint that is written while the job goes on;

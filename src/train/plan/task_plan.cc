@@ -128,24 +128,29 @@ std::string advice_of(const PlannedJob& planned, const Task& task) {
   return speed_advice(advise(planned, task.runtime_folder, kAdviceSeconds));
 }
 
-std::string page_of(const PlannedJob& planned, const job::Job& job,
-                    const std::string& runtime_folder) {
-  const auto& graph = planned.captured.graph;
-  const auto cluster = cluster_of(job, planned.plan.mesh.size(), runtime_folder);
-  RecordedProfile recorded(job, planned.plan.mesh.size());
-  const auto programs = compile::compile_all(graph, planned.plan, step_spec(job, graph),
-                                             recorded.traces());
-  simulate::OpCosts costs(cluster, recorded.times());
+std::string page_of(const CompiledPlan& compiled, const std::string& runtime_folder) {
+  const auto& planned = compiled.planned;
+  const auto cluster = cluster_of(planned.job, compiled.plan.mesh.size(), runtime_folder);
+  simulate::OpCosts costs(cluster, compiled.times);
   const auto simulation = simulate::simulate(
-      programs, planned.plan.mesh, costs, {.runs = true, .stage_axis = planned.plan.pipeline.axis});
-  return search::to_html({.title = job.name,
-                          .graph = graph,
-                          .plan = planned.plan,
-                          .programs = programs,
+      compiled.programs, compiled.plan.mesh, costs,
+      {.runs = true, .stage_axis = compiled.plan.pipeline.axis});
+  return search::to_html({.title = planned.job.name,
+                          .graph = planned.captured.graph,
+                          .plan = compiled.plan,
+                          .programs = compiled.programs,
                           .simulation = simulation,
                           .costs = costs,
                           .found = planned.found ? planned.found.get() : planned.explained.get(),
                           .stages = planned.stages.get()});
+}
+
+std::string page_of(const PlannedJob& planned, const std::string& runtime_folder) {
+  RecordedProfile recorded(planned.job, planned.plan.mesh.size());
+  const auto& graph = planned.captured.graph;
+  const auto programs = compile::compile_all(graph, planned.plan, step_spec(planned.job, graph),
+                                             recorded.traces());
+  return page_of({planned, planned.plan, programs, recorded.times()}, runtime_folder);
 }
 
 }  // namespace perigee::train

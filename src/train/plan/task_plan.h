@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "compile/compile.h"
+#include "cost/op_time.h"
 #include "job/job.h"
+#include "plan/plan.h"
 #include "train/plan/make_plan.h"
 #include "train/task/task.h"
 
@@ -34,8 +37,17 @@ void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_
 // ask for advice.
 std::string advice_of(const PlannedJob& planned, const Task& task);
 
-// Returns the plan, whose recomputed regions are chosen, as an HTML page.
-std::string page_of(const PlannedJob& planned, const job::Job& job,
-                    const std::string& runtime_folder);
+// A plan and what was made of it.
+struct CompiledPlan {
+  const PlannedJob& planned;
+  const plan::Plan& plan;  // that of `planned`, with its recomputed regions and its prediction
+  const compile::Programs& programs;
+  cost::Measurements& times;  // of the job's device
+};
+
+// Returns the plan as an HTML page. The second form compiles the plan of `planned`, whose recomputed
+// regions are chosen.
+std::string page_of(const CompiledPlan& compiled, const std::string& runtime_folder);
+std::string page_of(const PlannedJob& planned, const std::string& runtime_folder);
 
 }  // namespace perigee::train

@@ -64,7 +64,7 @@ RankSession::RankSession(const Task& task, Connection met)
 
 const Blueprint& plan_session(const Task& task, RankSession& session, const std::string& plan_text,
                               std::shared_ptr<const ModelSource>& source,
-                              const std::function<void(const PlannedJob&)>& begin) {
+                              const std::function<void(const CompiledPlan&)>& begin) {
   auto& blueprint = session.blueprint;
   const auto make = [&] {
     auto with_job = task;
@@ -98,7 +98,12 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
     log_uncovered(blueprint);
     blueprint.two_microbatches = graph_of_two(*planned.source, blueprint.training, blueprint.plan,
                                               planned.job.train.forward_only);
-    if (begin) begin(planned);
+    if (begin) {
+      cost::NoMeasurements none;
+      auto& of_device = planned.job.cluster.file.empty() ? static_cast<cost::Measurements&>(times)
+                                                         : none;
+      begin({planned, blueprint.plan, programs, of_device});
+    }
   };
   const bool root = session.communicator->rank() == 0;
   wait_for_work(*everyone(*session.communicator), session.job,

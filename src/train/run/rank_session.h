@@ -41,12 +41,14 @@ struct RankSession {
   std::unique_ptr<Generator> generator;  // of commands that generate text
 };
 
+struct CompiledPlan;  // train/plan/task_plan.h
+
 // Makes the session's blueprint on rank 0, by the task's strategy or from the plan in `plan_text`
 // (JSON), and shares it. All ranks call it. On rank 0 `source` receives the model, and `begin` is
 // called with the plan while the other ranks wait.
 const Blueprint& plan_session(const Task& task, RankSession& session, const std::string& plan_text,
                               std::shared_ptr<const ModelSource>& source,
-                              const std::function<void(const PlannedJob&)>& begin = nullptr);
+                              const std::function<void(const CompiledPlan&)>& begin = nullptr);
 
 // Sets the first values of parameters and buffers; where neither the job nor the blueprint defines
 // them, to those of rank 0's model. `source` is nullptr on the other ranks.

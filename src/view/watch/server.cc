@@ -30,9 +30,10 @@ class Server final : public WatchServer {
       return is_local(request) ? httplib::Server::HandlerResponse::Unhandled : refuse(response);
     });
     server_.Get("/", [this](const auto&, auto& response) {
-      response.set_header("Content-Security-Policy",
-                          "default-src 'none'; style-src 'unsafe-inline'; script-src "
-                          "'unsafe-inline'; connect-src 'self'; img-src 'self' data:");
+      response.set_header(
+          "Content-Security-Policy",
+          "default-src 'none'; style-src 'unsafe-inline'; script-src "
+          "'unsafe-inline'; connect-src 'self'; img-src 'self' data:; frame-src 'self'");
       response.set_content(page_, "text/html; charset=utf-8");
     });
     get("/api/runs", [this](const auto&) { return runs_.overview(); });
@@ -43,6 +44,15 @@ class Server final : public WatchServer {
     });
     server_.Get("/api/charts.svg", [this](const auto& request, auto& response) {
       answer(response, [&] { response.set_content(charts(request), "image/svg+xml"); });
+    });
+    // The page of a run's folder, which another may have written: it runs no script and loads nothing.
+    server_.Get("/api/report", [this](const auto& request, auto& response) {
+      response.set_header("Content-Security-Policy",
+                          "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:");
+      answer(response, [&] {
+        response.set_content(runs_.report(request.get_param_value("name")),
+                             "text/html; charset=utf-8");
+      });
     });
     // httplib's own options let two servers listen on one port.
     server_.set_socket_options([](socket_t socket) {

@@ -34,4 +34,17 @@ TEST_CASE("plot draws a run, writes its table, and says what a run lacks") {
   fails(folder + " -o loss.png", "plot writes .svg or .csv");
   fails(job.folder() / "none", "a run is a folder with metrics.jsonl");
   fails(folder + " --x tokns", "did you mean \"tokens\"?");
+
+  // The folder of another format, also by its metrics.jsonl, and to be resumed.
+  auto memory = nlohmann::json::parse(read(folder + "/memory.json"));
+  CHECK(memory["format"] == "perigee.run/1");
+  memory["format"] = "perigee.run/2";
+  job.folder().write("run/memory.json", memory.dump());
+  const std::string message =
+      "must be a run in the format perigee.run/1, but its memory.json states "
+      "\"perigee.run/2\": the Perigee that wrote it, or a later one, reads it";
+  fails(folder, message);
+  fails(folder + "/metrics.jsonl", message);
+  CHECK_THAT(job.refused("train", "--resume --set train.steps=5"), Contains(message));
+  CHECK(nlohmann::json::parse(read(folder + "/memory.json")) == memory);
 }

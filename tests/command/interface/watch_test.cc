@@ -179,23 +179,86 @@ TEST_CASE("watch says which port is in use, and which folder is none") {
   CHECK_THAT(none.err, Contains("is not there"));
 }
 
-TEST_CASE("a killed watch leaves training as it was") {
+TEST_CASE("a watch that is killed while a job trains leaves its losses and weights bit-equal") {
   const TrainingJob watched, alone;
-  alone.good("train", "--nproc 1");
+  const std::string steps = "--nproc 1 --set train.steps=120 --set train.log_every=1";
+  alone.good("train", steps);
   std::filesystem::create_directories(watched.output());
   {
-    const Watch watch(watched.folder().path());
-    Process train(watched.words("train", "--nproc 1"), watched.how());
-    CHECK(ask(watch.port, "/api/runs").status == 200);
+    const Watch watch(watched.output());
+    Process train(watched.words("train", steps), watched.how());
+    train.wait_for("step 2/");
+    const auto seen = json::parse(ask(watch.port, "/api/runs").body);
+    CHECK(run_named(seen, "run")["steps"].get<int>() >= 1);
+    CHECK(ask(watch.port, "/api/run?name=run").status == 200);
     watch.process.signal(SIGKILL);
+    const auto killed_at = watched.losses().size();
     CHECK(train.wait().status == 0);
+    CHECK(killed_at < 120);  // the job went on for some steps
   }
-  const auto losses = [](const TrainingJob& job) {
-    json list;
-    for (const auto& row : job.metrics()) list.push_back(row.value("loss", json()));
-    return list;
+  CHECK(watched.losses() == alone.losses());
+  CHECK(watched.losses().size() == 120);
+  CHECK(watched.weights() == alone.weights());
+}
+
+TEST_CASE("watch shows the differences of two plans and the report of each") {
+  const TrainingJob job;
+  const auto train = [&](const std::string& name, int ranks) {
+    job.good("train",
+             "--strategy ddp --nproc " + std::to_string(ranks) +
+                 " --set train.steps=1 --set train.output=" + (job.folder() / ("runs/" + name)));
   };
-  CHECK(losses(watched) == losses(alone));
+  train("one", 1);
+  train("two", 2);
+  const Watch watch(job.folder() / "runs");
+  const auto plans = json::parse(ask(watch.port, "/api/differences?a=one&b=two").body)["plan"];
+  CHECK_THAT(plans.get<std::string>(),
+             Contains("one") && Contains("two") && Contains("mesh") && Contains("data"));
+  CHECK(json::parse(ask(watch.port, "/api/differences?a=two&b=two").body)["plan"] != plans);
+  const auto details = json::parse(ask(watch.port, "/api/run?name=two").body);
+  CHECK(details["report"].is_number_integer());
+  const auto report = ask(watch.port, "/api/report?name=two");
+  CHECK(report.status == 200);
+  CHECK(report.body == read(job.folder() / "runs/two/plan.html"));
+  CHECK_THAT(report.body, Contains("<h2>Costs by op</h2>") &&
+                              Contains("<h2>Time line of a step</h2>") &&
+                              Contains("<h2>Memory of a rank by kind</h2>"));
+  CHECK_THAT(report.head, Contains("Content-Security-Policy: sandbox; default-src 'none'"));
+}
+
+TEST_CASE("watch and plot refuse a run in another format\\, and watch goes on with others") {
+  const Runs runs;
+  runs.folder.write("runs/b/memory.json", "{\"format\":\"perigee.run/2\",\"kinds\":[]}\n");
+  const Watch watch(runs.path());
+  const auto list = json::parse(ask(watch.port, "/api/runs").body);
+  CHECK(run_named(list, "a")["problem"].is_null());
+  CHECK(run_named(list, "a")["loss"] == 5.5);
+  const auto b = run_named(list, "b");
+  CHECK(b["state"] == "unreadable");
+  CHECK(b["loss"].is_null());
+  const std::string message =
+      "must be a run in the format perigee.run/1, but its memory.json states "
+      "\"perigee.run/2\"";
+  CHECK_THAT(b["problem"].get<std::string>(), Contains(message));
+  for (const std::string path : {"/api/run?name=b", "/api/charts.svg?run=a&run=b",
+                                 "/api/differences?a=a&b=b", "/api/report?name=b"}) {
+    INFO(path);
+    const auto refused = ask(watch.port, path);
+    CHECK(refused.status == 400);
+    CHECK_THAT(refused.body, Contains(message));
+  }
+  CHECK(ask(watch.port, "/api/run?name=a").status == 200);
+}
+
+TEST_CASE("watch counts the damaged lines of a run's metrics") {
+  const Runs runs;
+  std::ofstream(runs.metrics, std::ios::app) << "{\"step\":2,\"lo\n[]\n";
+  runs.step(3, 3.5);
+  const Watch watch(runs.path());
+  const auto list = json::parse(ask(watch.port, "/api/runs").body);
+  CHECK(run_named(list, "a")["damaged"] == 2);
+  CHECK(run_named(list, "a")["loss"] == 3.5);
+  CHECK(run_named(list, "b")["damaged"] == 0);
 }
 
 TEST_CASE("a browser shows the page with its runs and charts") {
@@ -207,6 +270,11 @@ TEST_CASE("a browser shows the page with its runs and charts") {
   }
   browser.pop_back();
   const Runs runs;
+  std::ofstream(runs.metrics, std::ios::app) << "no JSON\n[]\n";
+  runs.folder.write("runs/a/plan.html", "<!DOCTYPE html><p>A page</p>");
+  std::filesystem::create_directories(runs.folder / "runs/c");
+  runs.folder.write("runs/c/metrics.jsonl", "{\"step\":1,\"loss\":3}\n");
+  runs.folder.write("runs/c/memory.json", "{\"format\":\"perigee.run/2\"}\n");
   const Watch watch(runs.path());
   const Folder folder;
   const auto shown = [&](const std::string& query) {
@@ -219,14 +287,18 @@ TEST_CASE("a browser shows the page with its runs and charts") {
   const auto page = shown("");
   INFO(page);
   CHECK_THAT(page, Contains("step 1 of 10 · loss 5.5"));
-  CHECK_THAT(page, Contains("<path class=\"line\""));
-  CHECK_THAT(page, Contains(">decision<") || Contains("This run has no plan yet."));
+  CHECK_THAT(page, Contains("<path class=\"line\"") && Contains("2 damaged lines of") &&
+                       Contains("states \"perigee.run/2\""));
+  CHECK_THAT(page, Contains("This run has no plan yet.") && Contains("<iframe class=\"report\"") &&
+                       Contains("src=\"/api/report?name=a&amp;version="));
   CHECK_THAT(page, Contains("<div id=\"problem\" role=\"status\"></div>"));
   CHECK_THAT(page, Contains("MFU 25%") && Contains("data-theme=\"system\""));
   const auto time = shown("?theme=dark#time");
   CHECK_THAT(time, Contains("data-theme=\"dark\"") && Contains("3 ms, 75%") &&
                        Contains("1 ms, 25%") && Contains(">communication<") &&
                        Contains("<td>400 ms</td>"));
+  CHECK_THAT(shown("?run=a&run=b#differences"),
+             Contains("<td>optimizer.lr</td><td>0.1</td><td>0.2</td>"));
   CHECK_THAT(shown("#memory"), Contains("title=\"parameters: ") && Contains(">gradients<") &&
                                    Contains("<td>2 MiB</td>"));
 }
