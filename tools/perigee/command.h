@@ -44,7 +44,8 @@ CLI::Validator positive();
 void add_job_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
-// Writes the text to standard output, or to the file of -o, whole or not at all. Throws Error.
+// Writes the text to standard output, or to the file of -o, whole or not at all, and logs it then
+// (log_written). Throws Error.
 void write_result(const OutputOptions& options, const std::string& text);
 
 // Returns the content of a file. Throws Error naming it.

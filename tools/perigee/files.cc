@@ -32,7 +32,11 @@ void write_result(const OutputOptions& options, const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return;
   }
+  std::error_code ignored;
+  const bool is_file = !fs::exists(options.file, ignored) ||
+                       fs::is_regular_file(options.file, ignored);
   write_durably(options.file, text);
+  if (is_file) log_written(options.file);  // not a device or a pipe
 }
 
 std::string command_name() {

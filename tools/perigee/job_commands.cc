@@ -47,10 +47,7 @@ int run_plan(const PlanOptions& options) {
   task.report = !options.report.empty();
   const bool text = options.explain && !options.output.json;
   const auto planned = torch_host().plan(task);
-  if (task.report) {
-    write_result({.file = options.report}, planned.report);
-    log_written(options.report);
-  }
+  if (task.report) write_result({.file = options.report}, planned.report);
   if (!text || !options.output.file.empty()) {
     write_result(options.output, plan::print(planned.plan));
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "base/log_format.h"
 #include "command.h"
 #include "host.h"
@@ -59,6 +60,9 @@ void log_results(const JobOptions& options, const job::Job& trained, const std::
     rows.emplace_back("checkpoint", trained.train.checkpoint_target);
   }
   if (!trace.empty()) rows.emplace_back("trace", trace + ", which ui.perfetto.dev shows");
+  const auto report = fs::path(output) / "plan.html";
+  if (fs::exists(report, none))
+    rows.emplace_back("report", report.string() + ", the plan as a page");
   rows.emplace_back("run", output);
   for (const auto& line : view::aligned(rows)) log::info("{}", line);
 
@@ -71,24 +75,25 @@ void log_results(const JobOptions& options, const job::Job& trained, const std::
   if (!options.plan.empty()) job += " --plan " + quoted(options.plan);
   if (options.nproc > 0) job += fmt::format(" --nproc {}", options.nproc);
   if (options.nodes > 1) job += fmt::format(" --nodes {}", options.nodes);
-  const auto next = [&](const std::string& arguments) {
-    log::info("next: {} {}", command, arguments);
-  };
-  next("watch " + run);
-  next(fmt::format("plot {} -o loss.svg", run));
-  next(fmt::format("plan {} --report plan.html -o plan.json", job));
-  if (!fs::exists(fs::path(output) / "checkpoints", none)) return;
-  next(fmt::format("export {} -o weights.safetensors", run));
-  const auto sources = trained.data.token_sources();
-  const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
-  const bool talks = !sources.empty() && std::ranges::all_of(sources, [](const auto& s) {
-    return !s.conversations.empty();
-  });
-  if (talks) {
-    next(fmt::format("chat {}", sets));
-  } else if (texts) {
-    next(fmt::format("sample {} --prompt \"...\"", sets));
+  std::vector<view::SummaryRow> next = {
+      {"next: charts on a page", "watch " + run},
+      {"next: curves as a picture", fmt::format("plot {} -o loss.svg", run)},
+      {"next: reasons of the plan", fmt::format("plan {} --explain", job)}};
+  if (fs::exists(fs::path(output) / "checkpoints", none)) {
+    next.emplace_back("next: weights as a file",
+                      fmt::format("export {} -o weights.safetensors", run));
+    const auto sources = trained.data.token_sources();
+    const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
+    const bool talks = !sources.empty() && std::ranges::all_of(sources, [](const auto& s) {
+      return !s.conversations.empty();
+    });
+    if (talks) next.emplace_back("next: a conversation", "chat " + sets);
+    if (!talks && texts)
+      next.emplace_back("next: a text of the model",
+                        fmt::format("sample {} --prompt \"...\"", sets));
   }
+  for (auto& [purpose, arguments] : next) arguments = command + " " + arguments;
+  for (const auto& line : view::aligned(next)) log::info("{}", line);
 }
 
 void add_train(CLI::App& app, Action& action) {
@@ -137,9 +142,9 @@ void add_train(CLI::App& app, Action& action) {
       task.resume = !options->resume.empty();
       if (options->resume != "newest") task.resume_from = options->resume;
       if (!options->trace.empty()) {
-        task.trace = [to = OutputOptions{.file = options->trace}](const std::string& trace) {
-          write_result(to, trace);
-          log::info("wrote the trace of a step, {}: ui.perfetto.dev shows it", to.file);
+        task.trace = [file = options->trace](const std::string& trace) {
+          write_durably(file, trace);
+          log::info("wrote the trace of a step, {}: ui.perfetto.dev shows it", file);
         };
       }
       task.overwrite = options->overwrite;

@@ -6,6 +6,7 @@
 
 using namespace perigee::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 namespace fs = std::filesystem;
 
 namespace {
@@ -64,6 +65,17 @@ const char* const kArchive = R"sh(set -e
   tar -C archive -cf bundle.tar .)sh";
 
 }  // namespace
+
+TEST_CASE("run ends with the command that shows the run") {
+  const Checkout checkout;
+  checkout.program("checkout/scripts/setup", ":");
+  checkout.program("checkout/build/perigee", "echo $1");
+  const auto ran = checkout.shell("checkout/scripts/run");
+  CHECK(ran.status == 0);
+  CHECK_THAT(ran.out, Contains("built\n") &&
+                          EndsWith("\nsample\nrun: build/perigee watch runs/gpt shows its charts, "
+                                   "memory and plan on a local page\n"));
+}
 
 TEST_CASE("setup unpacks a bundle once, links LibTorch and builds") {
   const Checkout checkout;

@@ -56,13 +56,17 @@ TEST_CASE("train ends with a table of its results, in a pipe and in a terminal")
              "\nloss             ", "\nvalidation loss  ", "\nspeed            ",
              "\npeak memory      ", "\ncheckpoint       " + job.output() + "/checkpoints/step-4",
              "\ntrace            " + (job.folder() / "t.json"),
-             "\nrun              " + job.output(), std::string("\nnext: ")}) {
+             "\nreport           " + (job.output() + "/plan.html, the plan as a page"),
+             "\nrun              " + job.output(),
+             "\nnext: charts on a page     " + command_path() + " watch " + job.output()}) {
       INFO(row);
       at = text.find(row, at);
       REQUIRE(at != std::string::npos);
     }
   }
   CHECK(read(job.output() + "/trace.json") == read(job.folder() / "t.json"));
+  const auto report = read(job.output() + "/plan.html");
+  CHECK_THAT(report, Contains("<!DOCTYPE html>") && Contains("<h2>Memory") && Contains("<svg "));
   // The kinds of memory add up to the predicted peak.
   const auto memory = json::parse(read(job.output() + "/memory.json"));
   int64_t bytes = 0;

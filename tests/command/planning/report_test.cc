@@ -103,6 +103,9 @@ TEST_CASE("a report is one page with every part of the plan, which a browser sho
                            own_cache(folder));
   INFO(planned.err);
   REQUIRE(planned.status == 0);
+  for (const auto* file : {"auto.html", "auto.json"}) {
+    CHECK_THAT(planned.err, Contains("wrote " + (folder / file) + " ("));
+  }
   const auto page = read(folder / "auto.html");
   CHECK(misnested(page) == "");
   CHECK(misnested(page + "<p>") == "p stays open");

@@ -40,6 +40,27 @@ TEST_CASE("the folder that new makes trains on words, validates and writes sampl
   CHECK(made.batch.global == sample.batch.global);
 }
 
+TEST_CASE("the folder that new makes has the files that editors read") {
+  Folder folder;
+  const auto made = folder / "mine";
+  REQUIRE(run("new " + made).status == 0);
+  const auto settings = nlohmann::json::parse(read(made + "/.luarc.json"));
+  CHECK(settings["runtime.version"] == "LuaJIT");
+  const fs::path types = settings["workspace.library"].at(0).get<std::string>();
+  CHECK_THAT(read(types / "perigee.d.lua"), Contains("---@meta"));
+  // A build of the plugin writes how its files are compiled.
+  CHECK_FALSE(fs::exists(made + "/build"));
+  const auto build = fs::path(command_path()).parent_path().string();
+  const auto configured =
+      Process({"cmake", "-S", made, "-B", made + "/build", "-DCMAKE_PREFIX_PATH=" + build}).wait();
+  INFO(configured.out << configured.err);
+  REQUIRE(configured.status == 0);
+  const auto commands = nlohmann::json::parse(read(made + "/build/compile_commands.json"));
+  REQUIRE(commands.size() == 1);
+  CHECK(commands[0]["file"] == made + "/model.cc");
+  CHECK_THAT(commands[0]["command"].get<std::string>(), Contains("-I") || Contains("-isystem"));
+}
+
 TEST_CASE("the folder that new makes for PyTorch trains the model that it exports") {
   Folder folder;
   const auto made = folder / "mine";
@@ -91,14 +112,19 @@ TEST_CASE("train ends with the commands that show its results, as they are typed
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("next: ")) continue;
     ++commands;
+    CHECK(line.find("  ") > std::string("next: ").size());    // words on what it shows
     if (line.find(" watch ") != std::string::npos) continue;  // serves until it is ended
-    const auto command = "HERE=" + folder.path() + "; cd $HERE; " + line.substr(6);
+    const auto typed = line.substr(line.find_first_not_of(' ', line.find("  ")));
+    const auto command = "HERE=" + folder.path() + "; cd $HERE; " + typed;
     const auto shown = Process({"/bin/bash", "-c", command}, how).wait();
     INFO(command << "\n" << shown.err);
     CHECK(shown.status == 0);
+    if (typed.find(" export ") != std::string::npos) {
+      CHECK_THAT(shown.err, Contains("wrote weights.safetensors ("));
+    }
   }
   CHECK(commands == 5);
-  CHECK(fs::exists(folder / "plan.html"));
+  CHECK(fs::exists(folder / "a run/plan.html"));
   CHECK(fs::exists(folder / "loss.svg"));
   CHECK(fs::exists(folder / "weights.safetensors"));
   // The bytes of a model that has learnt nothing are shown as valid text.
