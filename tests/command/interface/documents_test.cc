@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/version.h"
 #include "graph/graph.h"
 #include "job/job.h"
 #include "lua/strategy.h"
@@ -82,6 +83,20 @@ std::string first_difference(const std::string& shown, const std::string& output
     any = false;
   }
   return "";
+}
+
+// Returns C++ code with string literals that follow each other as one.
+std::string joined_literals(const std::string& code) {
+  std::string joined;
+  size_t begin = 0;
+  for (auto quote = code.find('"'); quote != std::string::npos; quote = code.find('"', quote + 1)) {
+    const auto next = code.find_first_not_of(" \n", quote + 1);
+    if (next == std::string::npos || next == quote + 1 || code[next] != '"') continue;
+    joined += code.substr(begin, quote - begin);
+    begin = next + 1;
+    quote = next;
+  }
+  return joined + code.substr(begin);
 }
 
 // Returns the loss of a step in a run's log.
@@ -228,6 +243,34 @@ TEST_CASE("the pages list every command and option") {
     if (line.starts_with("Subcommands")) commands = true;
   }
   CHECK(count == 20);
+}
+
+TEST_CASE("the questions quote messages that the code has") {
+  std::string code;
+  for (const auto* folder : {"src", "tools"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      const auto kind = entry.path().extension();
+      if (kind == ".cc" || kind == ".h") code += joined_literals(test::read(entry.path().string()));
+    }
+  }
+  const auto questions = page("questions");
+  const std::regex quoted("\\*\\*`([^`]+)`");
+  int count = 0;
+  for (std::sregex_iterator found(questions.begin(), questions.end(), quoted), end; found != end;
+       ++found, ++count) {
+    // "..." stands for values.
+    const auto message = std::regex_replace((*found)[1].str(), std::regex("\\.\\.\\."), "{}");
+    INFO(message);
+    CHECK(code.find(message) != std::string::npos);
+  }
+  CHECK(count >= 4);
+}
+
+TEST_CASE("the changes begin with this version") {
+  const auto changes = page("changes");
+  const auto begin = changes.find("\n## ");
+  REQUIRE(begin != std::string::npos);
+  CHECK_THAT(changes.substr(begin + 1), Catch::Matchers::StartsWith("## " + std::string(kVersion)));
 }
 
 TEST_CASE("every shipped job and strategy is accepted") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/command/job.h"
 
@@ -30,7 +31,15 @@ TEST_CASE("a model in bfloat16 reports losses of float32, over microbatches and 
   for (const std::string more :
        {"1", "1 --set batch.micro=2", "2", "2 --strategy pipeline_parallel"}) {
     INFO(more);
-    job.good("train", low + more);
+    const auto log = job.good("train", low + more + " --set train.log_every=1").err;
+    const std::regex printed("loss ([0-9.]+)");
+    int lines = 0;
+    for (std::sregex_iterator line(log.begin(), log.end(), printed), end; line != end; ++line) {
+      const double loss = 32 * std::stod((*line)[1]);
+      CHECK(std::abs(loss - std::round(loss)) > 32 * 1e-4);  // a multiple of 1/32 has 4 digits here
+      ++lines;
+    }
+    CHECK(lines >= 5);  // one of the validation
     const auto found = job.losses();
     REQUIRE(found.size() == 4);
     if (losses.empty()) losses = found;

@@ -3,21 +3,39 @@
 // A page of runtime/tutorials has, in fenced blocks:
 // - files, each after a line that ends in its name: "... in `job.toml`:";
 // - `console` blocks: a line "$ COMMAND" and the lines that it prints on either stream. A line
-//   "..." stands for any lines, "..." within a line for any text, and numbers for any numbers.
+//   "..." stands for any lines, "..." within a line for any text, and numbers for any numbers:
+//   but losses must be those of the page within 1%, and counts of parameters the same.
 //   The ports 29500 to 29509 of a command are replaced by free ports of this host.
-// - other blocks, after a line that names no file, are not used.
+// - other blocks, after a line that names no file, are not run; those of shells and YAML are parsed.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
+#include "base/text/yaml.h"
 #include "tests/command/support.h"
 
 using namespace perigee::test;
 namespace fs = std::filesystem;
 
 namespace {
+
+// Returns the contents of the page's fenced blocks of a language.
+std::vector<std::string> blocks_of(const std::string& page, const std::string& language) {
+  std::vector<std::string> blocks;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("```")) continue;
+    const bool wanted = line == "```" + language;
+    std::string content;
+    while (std::getline(lines, line) && line != "```") content += line + "\n";
+    if (wanted) blocks.push_back(content);
+  }
+  return blocks;
+}
 
 struct Step {
   std::string file, content;             // a file to write, or
@@ -56,23 +74,46 @@ std::vector<Step> steps_of(const std::string& page) {
   return steps;
 }
 
-// Returns the line as a pattern.
-std::regex pattern_of(const std::string& line) {
+// A line as a pattern, with the numbers that it compares.
+struct Pattern {
+  std::regex text;                                 // captures the numbers
+  std::vector<std::pair<double, double>> numbers;  // value, relative tolerance
+};
+
+Pattern pattern_of(const std::string& line) {
   static const std::regex number(R"((\d[\d,]*(\.\d+)?|\.\d+)(e[-+]?\d+)?)");
   static const std::regex special(R"([\\^$.|?*+()\[\]{}])");
-  auto text = std::regex_replace(line, number, "\x01");
+  Pattern pattern;
   std::string made;
-  for (size_t at = 0; at < text.size();) {
-    if (text.compare(at, 3, "...") == 0) {
-      made += ".*";
-      at += 3;
-      continue;
+  const auto add_text = [&](std::string text) {
+    for (size_t at; (at = text.find("...")) != std::string::npos; text = text.substr(at + 3)) {
+      made += std::regex_replace(text.substr(0, at), special, R"(\$&)") + ".*";
     }
-    made += text[at] == '\x01' ? R"([\d.,e+-]+)"
-                               : std::regex_replace(text.substr(at, 1), special, R"(\$&)");
-    ++at;
+    made += std::regex_replace(text, special, R"(\$&)");
+  };
+  auto rest = line.begin();
+  for (std::sregex_iterator found(line.begin(), line.end(), number), end; found != end; ++found) {
+    const std::string before(line.begin(), (*found)[0].first),
+        after((*found)[0].second, line.end());
+    add_text({rest, (*found)[0].first});
+    rest = (*found)[0].second;
+    const bool loss = before.ends_with("loss "), count = after.starts_with(" parameters, ");
+    made += loss || count ? R"(([\d.,e+-]*\d))" : R"([\d.,e+-]+)";
+    if (loss || count) pattern.numbers.emplace_back(std::stod(found->str()), loss ? 1e-2 : 0);
   }
-  return std::regex(made);
+  add_text({rest, line.end()});
+  pattern.text = made;
+  return pattern;
+}
+
+bool matches(const std::string& printed, const Pattern& pattern) {
+  std::smatch found;
+  if (!std::regex_match(printed, found, pattern.text)) return false;
+  for (size_t i = 0; i < pattern.numbers.size(); ++i) {
+    const auto [value, tolerance] = pattern.numbers[i];
+    if (!(std::abs(std::stod(found[i + 1]) - value) <= tolerance * std::abs(value))) return false;
+  }
+  return true;
 }
 
 // Returns the first expected line that the output does not have in its place; "" where it has all.
@@ -88,8 +129,8 @@ std::string missing(const std::vector<std::string>& expectation, const std::stri
       continue;
     }
     const auto pattern = pattern_of(line);
-    while (anywhere && at < printed.size() && !std::regex_match(printed[at], pattern)) ++at;
-    if (at >= printed.size() || !std::regex_match(printed[at], pattern)) return line;
+    while (anywhere && at < printed.size() && !matches(printed[at], pattern)) ++at;
+    if (at >= printed.size() || !matches(printed[at], pattern)) return line;
     ++at;
     anywhere = false;
   }
@@ -138,7 +179,13 @@ void follow(const std::string& name) {
 }  // namespace
 
 TEST_CASE("expected lines stand for numbers and for other lines, and nothing else") {
-  CHECK(missing({"step 1/4, loss 2.5"}, "step 3/4, loss 1e-05\n") == "");
+  CHECK(missing({"step 1/4, loss 2.5, 10 tokens/s"}, "step 3/4, loss 2.51, 1e-05 tokens/s\n") ==
+        "");
+  for (const auto* other : {"loss 2.6", "loss 2.4", "loss 25", "loss nan", "loss 2.5e-05"}) {
+    CHECK(missing({"loss 2.5"}, std::string(other) + "\n") == "loss 2.5");
+  }
+  CHECK(missing({"1200 parameters, 1 rank"}, "1200 parameters, 2 rank\n") == "");
+  CHECK(missing({"1200 parameters, 1 rank"}, "1201 parameters, 1 rank\n") != "");
   CHECK(missing({"a (b) ... end"}, "a (b) and so on end\n") == "");
   CHECK(missing({"a", "...", "d"}, "a\nb\nc\nd\n") == "");
   CHECK(missing({"a", "..."}, "a\nb\n") == "");
@@ -155,6 +202,50 @@ TEST_CASE("the tutorial of clusters is true") { follow("cluster.md"); }
 TEST_CASE("the tutorial of a C++ module is true") { follow("module.md"); }
 
 TEST_CASE("the tutorial of fine-tuning is true") { follow("fine_tuning.md"); }
+
+TEST_CASE("the scripts and manifests of the tutorials are well-formed\\, with options that exist") {
+  const auto help = run("train --help").out;
+  int scripts = 0, manifests = 0, options = 0;
+  const auto check_options = [&](const std::string& command) {
+    std::istringstream words(
+        command.substr(std::min(command.find("perigee train"), command.size())));
+    for (std::string word; words >> word;) {
+      if (!word.starts_with("--")) continue;
+      INFO(word);
+      CHECK(help.find("  " + word) != std::string::npos);
+      ++options;
+    }
+  };
+  for (const auto& file : fs::directory_iterator("runtime/tutorials")) {
+    INFO(file.path());
+    for (const auto& script : blocks_of(read(file.path()), "sh")) {
+      const Folder folder;
+      const auto path = folder.write("script", script);
+      CHECK(Process({"/bin/sh", "-n", path}).wait().status == 0);
+      CHECK(Process({"/bin/sh", "-n", folder.write("bad", script + "fi\n")}).wait().status != 0);
+      check_options(script);
+      ++scripts;
+    }
+    for (const auto& manifest : blocks_of(read(file.path()), "yaml")) {
+      size_t begin = 0;
+      for (size_t end; begin <= manifest.size(); begin = end + 5) {
+        end = std::min(manifest.find("\n---\n", begin), manifest.size());
+        const auto part = manifest.substr(begin, end - begin) + "\n";
+        const auto value = perigee::parse_yaml(part, file.path()).value;
+        CHECK(value["metadata"]["name"] == "perigee");
+        if (value["kind"] == "Job") {
+          const auto& container = value["spec"]["template"]["spec"]["containers"].at(0);
+          CHECK(container["command"] == nlohmann::json{"sh", "-c"});
+          check_options(container["args"].at(0).get<std::string>());
+        }
+        ++manifests;
+      }
+    }
+  }
+  CHECK(scripts == 1);
+  CHECK(manifests == 2);
+  CHECK(options >= 8);
+}
 
 TEST_CASE("every tutorial has a test") {
   std::vector<std::string> pages;
