@@ -51,8 +51,7 @@ inline std::string address_of(const std::string& text) {
   return ::inet_ntop(digits.size() == 8 ? AF_INET : AF_INET6, words, printed, sizeof printed);
 }
 
-// Returns the numeric addresses and ports on which a process and its descendants listen for TCP
-// connections.
+// Returns the numeric addresses and ports on which a process and its descendants listen (TCP).
 inline std::set<std::pair<std::string, int>> listening_ports(pid_t pid) {
   std::set<std::pair<std::string, int>> found;
   for (const auto process : family(pid)) {
