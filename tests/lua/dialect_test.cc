@@ -118,11 +118,11 @@ TEST_CASE("each migration page lists every option that is refused or has no effe
     std::vector<std::pair<std::string, std::string>> rows;
     const auto table = rows_of(dialect);
     for (const auto& row : table) {
-      if (row["verdict"] == "works") continue;
-      const std::string section = row["section"], name = row["name"];
+      const std::string verdict = row["verdict"], section = row["section"], name = row["name"];
+      if (verdict == "works" || verdict == "a rule" || verdict == "same plan") continue;
+      INFO(name);
       REQUIRE(row.contains("says"));
-      const auto effect = fmt::format("{} | {}", row["verdict"].get<std::string>(),
-                                      row["says"].get<std::string>());
+      const auto effect = fmt::format("{} | {}", verdict, row["says"].get<std::string>());
       const auto title = section == table[0]["section"] ? name : section + "." + name;
       auto known = std::ranges::find(rows, effect, &std::pair<std::string, std::string>::second);
       if (known == rows.end()) {
