@@ -72,9 +72,10 @@ TEST_CASE("run ends with the command that shows the run") {
   checkout.program("checkout/build/perigee", "echo $1");
   const auto ran = checkout.shell("checkout/scripts/run");
   CHECK(ran.status == 0);
-  CHECK_THAT(ran.out, Contains("built\n") &&
-                          EndsWith("\nsample\nrun: build/perigee watch runs/gpt shows its charts, "
-                                   "memory and plan on a local page\n"));
+  CHECK_THAT(ran.out,
+             Contains("built\n") && Contains("\nsample\n") &&
+                 EndsWith("\nrun: build/perigee watch runs/gpt shows its charts, memory and "
+                          "plan on a local page\n"));
 }
 
 TEST_CASE("setup unpacks a bundle once, links LibTorch and builds") {
