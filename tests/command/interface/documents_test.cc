@@ -255,9 +255,10 @@ TEST_CASE("the questions quote messages that the code has") {
     }
   }
   code += std::regex_replace(test::read("scripts/libtorch"), std::regex("\\$\\w+"), "{}");
-  // Messages of others: pip and the shell.
-  const std::set<std::string> others = {"error: externally-managed-environment",
-                                        "perigee: command not found"};
+  // Messages of others: pip, the shell and CMake.
+  const std::set<std::string> others = {
+      "error: externally-managed-environment", "perigee: command not found",
+      "Could not find a package configuration file provided by \"Perigee\""};
   const auto questions = page("questions");
   const std::regex quoted("\\*\\*`([^`]+)`");
   int count = 0;
