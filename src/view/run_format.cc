@@ -17,8 +17,7 @@ void require_run_format(const std::string& folder) {
   if (format.is_string() && format.get<std::string>() == kRunFormat) return;
   fail("run",
        "{} must be a run in the format {}, but its memory.json states {}: the Perigee that wrote "
-       "it, "
-       "or a later one, reads it",
+       "it, or a later one, reads it",
        folder, kRunFormat, format.dump());
 }
 

@@ -35,11 +35,10 @@ std::set<int> listening_sockets() {
   return found;
 }
 
-bool drop_connections(int listening_socket) {
+void drop_connections(int listening_socket) {
   sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);  // bytes of a packet that pass
   const sock_fprog program{.len = 1, .filter = &nothing};
-  return ::setsockopt(listening_socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) ==
-         0;
+  ::setsockopt(listening_socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
 int milliseconds_until(std::chrono::steady_clock::time_point time) {

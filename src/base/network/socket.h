@@ -14,8 +14,8 @@ void keep_alive(int socket);
 std::set<int> listening_sockets();
 
 // Lets the system drop whatever arrives at a listening socket from now on, so that nobody connects
-// any more; sockets that it has accepted stay as they are. Returns whether the system can do so.
-bool drop_connections(int listening_socket);
+// any more; sockets that it has accepted stay as they are. Does nothing where the system cannot.
+void drop_connections(int listening_socket);
 
 // Returns the milliseconds until a time for poll(): rounded up, at least 0, -1 for the end of time,
 // else at most an hour.

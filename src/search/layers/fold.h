@@ -22,8 +22,8 @@ struct Folded {
   std::vector<std::string> blocks;  // of the whole graph
   std::vector<std::string> kept;    // two of them, or all where they differ or are no chain
   std::string epilogue;             // the first module after the blocks; "": none
-  // Where blocks differ, or are no chain: the arithmetic of the forward pass from each block to the next one, the
-  // prologue with the first and the epilogue with the last; else empty.
+  // Where blocks differ, or are no chain: the arithmetic of the forward pass from each block to the
+  // next one, the prologue with the first and the epilogue with the last; else empty.
   std::vector<double> weights;
 };
 

@@ -132,7 +132,8 @@ std::string describe_ranks(int cores) {
                             cores, speedup(cores));
 }
 
-// Returns which of LibTorch's libraries multiplies matrices on CPUs.
+// Returns which of LibTorch's libraries multiply matrices on CPUs. In 16 bits the CPU and the type of
+// the result decide (exec/kernels/wide_product.cc).
 std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
   constexpr exec::kernels::FloatProduct large{
@@ -141,7 +142,7 @@ std::string describe_products() {
                      exec::kernels::prefers_onednn(large)
                          ? "oneDNN where both matrices are large, else by " + blas
                          : blas,
-                     at::Context::hasMKLDNN() ? "oneDNN" : blas);
+                     at::Context::hasMKLDNN() ? "oneDNN and " + blas : blas);
 }
 
 std::string state_of(void (*open)()) {

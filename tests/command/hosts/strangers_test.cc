@@ -1,6 +1,5 @@
 // Strangers connect to every port of a running job, and change no step.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
