@@ -53,22 +53,26 @@ std::string begin(std::string_view title) {
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
 <title>{}</title>
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #1d2430; background: #fff; margin: 2em auto; max-width: 1180px; padding: 0 1em; }}
+:root {{ color-scheme: light dark; --text: #1d2430; --back: #fff; --soft: #5a6474; --line: #d5dae2; --fill: #edf0f4; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --text: #dfe3e8; --back: #16181d; --soft: #8c96a5; --line: #3a424d; --fill: #2b3038; }}
+}}
+body {{ font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 2em auto; max-width: 1180px; padding: 0 1em; }}
 h1 {{ font-size: 1.5em; margin-bottom: 0.2em; }}
-h2 {{ font-size: 1.15em; margin: 1.8em 0 0.5em; border-bottom: 1px solid #d5dae2; padding-bottom: 0.2em; }}
+h2 {{ font-size: 1.15em; margin: 1.8em 0 0.5em; border-bottom: 1px solid var(--line); padding-bottom: 0.2em; }}
 p {{ margin: 0.4em 0; }}
 table {{ border-collapse: collapse; font-size: 0.9em; margin: 0.5em 0; }}
-th, td {{ text-align: left; vertical-align: top; padding: 0.2em 0.7em 0.2em 0; border-bottom: 1px solid #edf0f4; }}
-th {{ color: #5a6474; font-weight: 600; }}
+th, td {{ text-align: left; vertical-align: top; padding: 0.2em 0.7em 0.2em 0; border-bottom: 1px solid var(--fill); }}
+th {{ color: var(--soft); font-weight: 600; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 .scroll {{ overflow-x: auto; }}
-.bar {{ display: flex; height: 18px; background: #edf0f4; margin: 2px 0 8px; }}
+.bar {{ display: flex; height: 18px; background: var(--fill); margin: 2px 0 8px; }}
 .bar span {{ display: block; height: 18px; }}
 .legend span {{ margin-right: 1.2em; white-space: nowrap; }}
 .legend i {{ display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.4em; }}
-.note {{ color: #5a6474; font-size: 0.9em; }}
+.note {{ color: var(--soft); font-size: 0.9em; }}
 svg {{ display: block; max-width: 100%; height: auto; }}
-svg text {{ font: 11px system-ui, sans-serif; fill: #1d2430; }}
+svg text {{ font: 11px system-ui, sans-serif; fill: var(--text); }}
 </style>
 </head>
 <body>

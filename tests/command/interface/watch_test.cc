@@ -226,7 +226,8 @@ TEST_CASE("watch shows the differences of two plans and the report of each") {
   const auto report = ask(watch.port, "/api/report?name=two");
   CHECK(report.status == 200);
   CHECK(report.body == read(job.folder() / "runs/two/plan.html"));
-  CHECK_THAT(report.body, Contains("<h2>Costs by op</h2>") &&
+  CHECK_THAT(report.body, Contains("@media (prefers-color-scheme: dark)") &&
+                              Contains("<h2>Costs by op</h2>") &&
                               Contains("<h2>Time line of a step</h2>") &&
                               Contains("<h2>Memory of a rank by kind</h2>"));
   CHECK_THAT(report.head, Contains("Content-Security-Policy: sandbox; default-src 'none'"));
