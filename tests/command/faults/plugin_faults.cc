@@ -151,6 +151,11 @@ extern "C" int openat(int folder, const char* path, int flags, ...) {
 // The libraries' allocations: the command's own heap serves what they ask for.
 void* operator new(size_t size) {
   static const auto next = real("_Znwm", static_cast<void* (*)(size_t)>(&operator new));
-  if (fails(index_of("new"))) throw std::bad_alloc();
+  if (fails(index_of("new"))) {
+    // As in the standard library's: the handler decides, which may end the process. In libstdc++ 12
+    // a copy of a std::variant of vectors that throws is undefined.
+    if (const auto handler = std::get_new_handler()) handler();
+    throw std::bad_alloc();
+  }
   return next(size);
 }
