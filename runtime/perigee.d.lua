@@ -85,6 +85,11 @@ function methods.amp_native(config) end
 ---@return table
 function methods.half(config) end
 
+---Computes logits, cross entropy and the gradients of both in chunks of rows, so that no more than a chunk of the logits exists at a time. For models with a large vocabulary.
+---@param config? table config: chunks (integer, at least 2, default 8): chunks of a rank's rows of a microbatch (tokens).
+---@return table
+function methods.chunked_loss(config) end
+
 ---Keeps activations of the matched scopes, parameters or optimizer state in host memory while the device does not need them. Copies overlap the ops.
 ---@param config? table config: scope or module type, ...; layers (integer, at least 1, default all): only this number of the matched scopes, from the first on (without a list: of `blocks.*`), since the backward pass needs the last ones at once; optimizer (boolean, default false): offload optimizer state; parameters (boolean, default false): with fsdp: offload each rank's parts of the parameters; prefetch (integer, at least 0, default 1): scopes, or buckets, before their use at which the copy back starts.
 ---@return table

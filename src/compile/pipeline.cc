@@ -11,10 +11,12 @@
 #include "compile/gradients/step.h"
 #include "compile/gradients/units.h"
 #include "compile/graph/autocast.h"
+#include "compile/graph/chunk_loss.h"
 #include "compile/graph/fp8.h"
 #include "compile/graph/fuse/fold_casts.h"
 #include "compile/graph/fuse/fuse_bias.h"
 #include "compile/graph/fuse/join_parts.h"
+#include "compile/graph/fuse/split_gradients.h"
 #include "compile/graph/prepare.h"
 #include "compile/graph/random.h"
 #include "compile/graph/recast_parameters.h"
@@ -156,6 +158,20 @@ void fold_summands(RankState& state) {
 
 // -- Passes to a draft and of a draft
 
+void split_sums(DraftState& s) {
+  if (s.plan.loss_chunks <= 1) return;
+  split_gradients(s.local);
+  if (!s.local.kept) return;
+  Local kept = *s.local.kept;
+  split_gradients(kept);
+  s.local.kept = std::make_shared<const Local>(std::move(kept));
+}
+
+void accumulate(DraftState& s) {
+  // The chunks of a loss have a product each for the same gradient.
+  if (s.plan.overlap.accumulate || s.plan.loss_chunks > 1) accumulate_products(s.draft, s.traces);
+}
+
 void find_gathers(DraftState& s) {
   s.flats = s.plan.pipeline.cuts()
                 ? plan::flats(s.plan, s.common.inputs->own(s.common.captured, s.rank), s.rank)
@@ -250,16 +266,21 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
-      {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
-      {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
       {"fold_casts", "lets additions in float32 read summands of a low precision",
        fold_summands},
+      {"chunk_loss", "computes the loss and its gradients in chunks of rows",
+       [](RankState& s) {
+         if (s.plan.loss_chunks > 1) s.local.graph = chunk_loss(s.local.graph, s.plan.loss_chunks);
+       }},
+      {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
+      {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
   };
   return passes;
 }
 
 const std::vector<Pass<DraftState>>& draft_passes() {
   static const std::vector<Pass<DraftState>> passes = {
+      {"split_gradients", "gives gradients that are sums to the step as their summands", split_sums},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
       {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},
       {"make_state", "adds weights, gradients and optimizer state, in buckets and units", begin_draft},
@@ -273,8 +294,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
        [](DraftState& s) { if (s.plan.overlap.receives) receive_ahead(s.draft); }},
       {"accumulate_casts", "adds low-precision gradients to their sums without a cast",
        [](DraftState& s) { accumulate_casts(s.draft); }},
-      {"accumulate_products", "makes products add to gradients themselves",
-       [](DraftState& s) { if (s.plan.overlap.accumulate) accumulate_products(s.draft, s.traces); }},
+      {"accumulate_products", "makes products add to gradients themselves", accumulate},
       {"find_waited", "finds collectives that Overlap::bulk does not hide",
        [](DraftState& s) { s.waited = find_waited(s.draft, s.plan.overlap.bulk); }},
       {"slice_products", "cuts products into slices that overlap with their collectives", slice},

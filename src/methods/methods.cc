@@ -29,6 +29,7 @@ std::shared_ptr<const Method> mixed_parallel();
 std::shared_ptr<const Method> ds_3d_parallel();
 std::shared_ptr<const Method> module_replace();
 std::shared_ptr<const Method> lora();
+std::shared_ptr<const Method> chunked_loss();
 std::shared_ptr<const Method> fp8();
 std::shared_ptr<const Method> partition_constraints();
 std::shared_ptr<const Method> auto_sharding();
@@ -76,6 +77,7 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      fsdp(),
                                                                      amp_native(),
                                                                      half(),
+                                                                     chunked_loss(),
                                                                      offload(),
                                                                      overlap(),
                                                                      module_replace(),

@@ -23,6 +23,7 @@ constexpr std::string_view kOrder[] = {
     "half",                   //
     "module_replace",         // the others may name the ops that it makes
     "",                       //
+    "chunked_loss",           // it refuses weight gradients that overlap and pipelines delay
     "partition_constraints",  // it reads the sharding that follows from the others' pins
     "zero1",                  // these shard parameters that no other method has sharded
     "zero2",                  //

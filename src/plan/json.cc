@@ -182,6 +182,7 @@ std::string print(const Plan& plan) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;
   }
   if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes.text();
+  if (plan.loss_chunks != 1) document["loss_chunks"] = plan.loss_chunks;
   if (!plan.forbidden.empty()) document["forbidden"] = plan.forbidden;
   for (const auto& average : plan.averages) {
     document["averages"].push_back({{"axes", average.axes.text()},

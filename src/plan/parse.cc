@@ -324,7 +324,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
   root.allow({"format",     "graph",     "mesh",      "microbatches", "batch_axes", "placements",
               "copy_axes",  "averages",  "units",     "pipeline",     "rules",      "rewrites",
               "recompute",  "offload",   "overlap",   "precision",    "fp8",        "communication",
-              "prediction", "decisions", "forbidden", "adapters"});
+              "prediction", "decisions", "forbidden", "adapters",     "loss_chunks"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -336,6 +336,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
     plan.placements[name] = field.placements();
   }
 
+  if (root.has("loss_chunks")) plan.loss_chunks = root.at("loss_chunks").integer();
   if (root.has("forbidden")) plan.forbidden = root.at("forbidden").texts();
   if (root.has("copy_axes")) plan.copy_axes = mesh::AxisSet::parse(root.at("copy_axes").text());
   if (root.has("averages")) {

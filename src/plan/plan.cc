@@ -415,6 +415,9 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   if (plan.fp8) verify(*plan.fp8, graph);
   verify_rewrites(plan, graph);
   verify_pipeline(plan, graph);
+  if (plan.loss_chunks < 1) {
+    fail("plan", "loss_chunks must be at least 1, but is {}", plan.loss_chunks);
+  }
   verify_forbidden(plan, graph);
   verify_copies(plan, graph);
 }

@@ -234,6 +234,9 @@ struct Plan {
   std::optional<Fp8> fp8;         // nothing: no op rounds to eight bits
 
   Recompute recompute;
+  // The head, the loss and their gradients are computed in so many chunks of a rank's rows of a
+  // microbatch (compile/graph/chunk_loss.h).
+  int64_t loss_chunks = 1;
   Offload offload;
   Overlap overlap;
   Precision precision;
@@ -249,6 +252,7 @@ struct Plan {
 // - adapters that the graph lacks (graph::adapt adds them);
 // - placements of unknown values, not one per axis, with a dim out of range, or Partial inputs;
 // - recomputed or offloaded scopes or ops that the graph lacks;
+// - fewer than one chunk of the loss;
 // - units that overlap, shard parameters already sharded on their axes, or span parts of a stage;
 // - copies over axes that something is sharded over, or averages over other axes;
 // - replicated parameters where they are forbidden;
@@ -261,8 +265,8 @@ void verify(const Plan& plan, const graph::Graph& graph);
 int64_t copies_of(const Plan& plan);
 
 // Returns the plan as JSON, "format": "perigee.plan/1": sorted keys, numbers as the shortest text
-// that parses to the same value; "precision", "rewrites", "adapters" and "fp8" only where they differ from the
-// default. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
+// that parses to the same value; "precision", "rewrites", "adapters", "fp8" and "loss_chunks" only where they
+// differ from the default. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
 std::string print(const Plan& plan);
 // Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the
 // nearest name.

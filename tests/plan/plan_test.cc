@@ -108,6 +108,7 @@ TEST_CASE("every printed plan parses to the same plan") {
     plan.offload.parameters = *rc::gen::arbitrary<bool>();
     plan.offload.optimizer = *rc::gen::arbitrary<bool>();
     plan.offload.prefetch = *rc::gen::arbitrary<int64_t>();
+    plan.loss_chunks = *rc::gen::inRange<int64_t>(1, 9);
     plan.overlap.accumulate = *rc::gen::arbitrary<bool>();
     plan.overlap.step = *rc::gen::arbitrary<bool>();
     plan.overlap.receives = *rc::gen::arbitrary<bool>();

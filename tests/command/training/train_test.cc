@@ -137,6 +137,7 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 2 --strategy checkpoint_kept",
                                  "--nproc 4 --strategy mixed_parallel",
                                  "--nproc 4 --strategy ds_3d_parallel",
+                                 "--nproc 2 --strategy chunked_loss",
                                  "--nproc 2 --strategy module_replace",
                                  "--nproc 2 --strategy partition_constraints",
                                  "--nproc 4 --strategy auto_sharding",

@@ -74,6 +74,8 @@ const std::vector<Row>& rows() {
       {"fsdp", R"({"reshard_after_forward": false})", kTwo},
       {"fsdp", R"({"cpu_offload": true})", kTwo},
       {"offload", R"({"1": "blocks.*", "optimizer": true})", R"(["data", 1])"},
+      {"chunked_loss", R"({"chunks": 3})", R"(["tensor", 2])", kGpt,
+       R"(, ["tensor_parallel", {}])"},
       {"overlap", R"({"accumulate": true})", kTwo},
       {"overlap", R"({"receives": true})", R"(["pipe", 2])", kGpt,
        R"(, ["pipeline_parallel", {}])"},

@@ -54,6 +54,8 @@ const std::vector<Row>& rows() {
       {"tensor", kTensor, R"(["tensor_parallel", {}])", kGpt},
       {"tensor, sequence", kTensor, R"(["tensor_parallel", {"sequence": true}])", kGpt},
       {"slices", kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])", kGpt},
+      {"chunked loss", kTensor, R"(["chunked_loss", {"chunks": 3}], ["tensor_parallel", {}])", kGpt,
+       2},
       {"sequence", R"(["sequence", 2])", R"(["sequence_parallel", {}])", kGpt},
       {"context", R"(["context", 2])", R"(["context_parallel", {}])", kGpt},
       {"ring", R"(["context", 2])", R"(["context_parallel", {"attention": "ring"}])", kGpt},
