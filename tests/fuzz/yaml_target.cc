@@ -11,7 +11,8 @@ PERIGEE_FUZZ_TARGET(yaml) {
   // characters is none in YAML, and control characters that JSON leaves as they are must be escaped.
   auto text = yaml.value.dump(-1, ' ', /*ensure_ascii=*/true);
   for (size_t at; (at = text.find('\x7f')) != text.npos;) text.replace(at, 1, "\\u007f");
-  if (text.size() > 1000) return;
+  // libyaml refuses JSON's pairs of surrogates, of characters beyond U+FFFF.
+  if (text.size() > 1000 || text.find("\\ud") != text.npos) return;
   const auto again = fuzz::accepted("a value's JSON is refused",
                                     [&] { return parse_yaml(text, "a.json"); });
   fuzz::require(again.value == yaml.value, "a value's JSON is another value");
