@@ -193,8 +193,9 @@ class ChunkLoss {
     for (int r = 0; r < call.result_count(); ++r) {
       rows.results.push_back(place(pattern->results[r]));
       const bool lacks = call.has_result(r) && rows.results.back() < 0;
-      // A sum of rows is the sum of its chunks' where the op is the same for each.
-      if (lacks && (dim.role != shard::Role::sum || rule->lower)) return cannot("combines rows");
+      // A sum of rows is the sum of its chunks' where the op is the same for each and adds nothing.
+      const bool sums = dim.role == shard::Role::sum && !rule->lower && pattern->addends.empty();
+      if (lacks && !sums) return cannot("combines rows");
     }
     return rows;
   }

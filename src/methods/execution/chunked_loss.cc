@@ -34,9 +34,8 @@ class ChunkedLoss : public MethodWith<ChunkedLossConfig> {
                         (plan.pipeline.cuts() && splits_backward(plan.pipeline.schedule));
     if (delays) {
       fail("chunked_loss",
-           "gradients of weights must be computed with those of their inputs, but {} delays them, "
-           "so "
-           "that all gradients of logits would be kept: leave one of the two out",
+           "gradients of weights must be computed with those of their inputs, but {} delays "
+           "them, so that all gradients of logits would be kept: leave one of the two out",
            plan.overlap.weights || !plan.overlap.deferred.empty()
                ? "overlap"
                : "the schedule " + plan.pipeline.schedule);

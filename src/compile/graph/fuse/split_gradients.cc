@@ -92,7 +92,7 @@ void split_gradients(Local& local) {
   }
   graph.outputs = std::move(all);
   outputs = std::move(placements);
-  remove(local, std::vector<bool>(split.sums()));
+  remove(local, split.sums());
 }
 
 }  // namespace perigee::compile
