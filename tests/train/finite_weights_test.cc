@@ -16,7 +16,8 @@ namespace {
 // A piece of one dim with elements of the given bits; the last one is `last`.
 template <class Word>
 struct Tensor {
-  Tensor(const std::string& name, DType dtype, Word last) : words(100, Word(1)) {
+  Tensor(const std::string& name, DType dtype, Word last, size_t length = 100)
+      : words(length, Word(1)) {
     words.back() = last;
     const auto size = static_cast<int64_t>(words.size());
     piece = {{name, dtype, {size}, {{0, size}}}, std::as_bytes(std::span(words))};
@@ -67,4 +68,24 @@ TEST_CASE("only wanted tensors count, and the first is named with its box") {
   const std::vector<checkpoint::Piece> pieces = {mask.piece, weight.piece};
   CHECK(find_not_finite(pieces, [](const auto& name) { return name != "mask"; }) == "w[0:100]");
   CHECK(find_not_finite(pieces, [](const auto&) { return false; }) == "");
+}
+
+TEST_CASE("one number that is not finite is found at every place of a long tensor") {
+  constexpr size_t kLength = 600'000;  // above the bytes that one thread looks at
+  Tensor<uint32_t> weight("w", DType::float32, 1, kLength);
+  Tensor<uint16_t> half("h", DType::bfloat16, 1, kLength);
+  const std::vector<checkpoint::Piece> pieces = {weight.piece, half.piece};
+  const auto find = [&] {
+    return find_not_finite(pieces, [](const auto&) { return true; });
+  };
+  CHECK(find() == "");
+  for (size_t i = 0; i < kLength; i = i + 1 + i / 7) {
+    weight.words[i] = 0x7f800000;
+    CHECK(find() == "w");
+    weight.words[i] = 1;
+    half.words[i] = 0x7f80;
+    CHECK(find() == "h");
+    half.words[i] = 1;
+  }
+  CHECK(find() == "");
 }

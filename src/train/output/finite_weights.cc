@@ -1,6 +1,9 @@
 #include "train/output/finite_weights.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <set>
 
@@ -12,16 +15,36 @@
 namespace perigee::train {
 namespace {
 
-// Returns whether a number has all bits of its exponent set. `Word`: its bits.
+constexpr int64_t kGrain = int64_t{1} << 20;  // bytes, of a thread
+constexpr int64_t kBlock = 4096;              // bytes: the compiler uses vectors for a known length
+
+// Returns whether one of `count` numbers has all bits of its exponent set. `Word`: its bits.
+template <class Word>
+bool any_not_finite(const std::byte* numbers, int64_t count, Word exponent) {
+  const auto find = [&](const std::byte* begin, int64_t length) {
+    Word found = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      Word word;
+      std::memcpy(&word, begin + i * int64_t{sizeof word}, sizeof word);
+      found |= static_cast<Word>((word & exponent) == exponent);
+    }
+    return found != 0;
+  };
+  constexpr int64_t kCount = kBlock / sizeof(Word);
+  bool found = false;
+  for (; count >= kCount; count -= kCount, numbers += kBlock) found |= find(numbers, kCount);
+  return found | find(numbers, count);
+}
+
+// The same on all threads.
 template <class Word>
 bool any_not_finite(std::span<const std::byte> bytes, Word exponent) {
-  Word found = 0;
-  for (size_t i = 0; i + sizeof(Word) <= bytes.size(); i += sizeof(Word)) {
-    Word word;
-    std::memcpy(&word, bytes.data() + i, sizeof word);
-    found |= static_cast<Word>((word & exponent) == exponent);
-  }
-  return found != 0;
+  constexpr int64_t kWidth = sizeof(Word);
+  std::atomic<bool> found = false;
+  at::parallel_for(0, std::ssize(bytes) / kWidth, kGrain / kWidth, [&](int64_t begin, int64_t end) {
+    if (any_not_finite(bytes.data() + begin * kWidth, end - begin, exponent)) found = true;
+  });
+  return found;
 }
 
 bool is_not_finite(const checkpoint::Piece& piece) {

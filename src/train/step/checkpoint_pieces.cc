@@ -1,5 +1,6 @@
 // The pieces of a checkpoint that a rank writes.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstring>
 #include <set>
@@ -13,6 +14,14 @@ namespace perigee::train {
 namespace {
 
 using Kind = compile::Binding::Kind;
+
+// Copies on all threads.
+void copy_bytes(std::byte* to, const std::byte* from, int64_t size) {
+  constexpr int64_t kGrain = int64_t{1} << 20;
+  at::parallel_for(0, size, kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+}
 
 }  // namespace
 
@@ -63,7 +72,8 @@ std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step,
       const auto bytes = copy.first(size);
       copy = copy.subspan(size);
       if (tensor.device().is_cpu()) {
-        std::memcpy(bytes.data(), tensor.data_ptr(), size);
+        copy_bytes(bytes.data(), static_cast<const std::byte*>(tensor.data_ptr()),
+                   tensor.nbytes());
       } else {
         at::from_blob(bytes.data(), tensor.sizes(), tensor.options().device(at::kCPU))
             .copy_(tensor);
