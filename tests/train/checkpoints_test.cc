@@ -58,7 +58,7 @@ struct Half {
                     std::copy(bytes.begin(), bytes.end(), copy.begin());
                     bytes = copy;
                   }
-                  return std::vector<checkpoint::Piece>{{part(), bytes}};
+                  return Snapshot{.pieces = {{part(), bytes}}, .not_finite = {}};
                 },
             .memory =
                 [](int64_t bytes) {

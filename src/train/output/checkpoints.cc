@@ -125,8 +125,8 @@ struct Checkpoints::Impl {
     step = of_step;
     loop_state = state_text;
     if (copies) reserve(step);
-    auto mine = pieces.take(step, {memory.get(), static_cast<size_t>(copies ? room : 0)});
-    if (!pieces.accept(step, mine)) return;
+    auto snapshot = pieces.take(step, {memory.get(), static_cast<size_t>(copies ? room : 0)});
+    if (!pieces.accept(step, snapshot)) return;
     writer.emplace(options.run, step, [this](std::string_view stage) { reach(stage); });
     const auto make_folder = [&] {
       options.check();
@@ -137,7 +137,7 @@ struct Checkpoints::Impl {
     // rank writes, all have found it.
     wait_for_work(*all, job, [&] { writer->find(communicator.rank()); });
     phase = Phase::writing;
-    background.start([this, mine = std::move(mine)] { write(mine); });
+    background.start([this, mine = std::move(snapshot.pieces)] { write(mine); });
   }
 
   // Moves on from a phase whose work has ended on all ranks.
@@ -212,8 +212,8 @@ Checkpoints::Checkpoints(RankTrainer& trainer, exec::Communicator& communicator,
                        },
                    .memory = [&trainer](int64_t bytes) { return trainer.host_memory(bytes); },
                    .accept =
-                       [&](int64_t step, std::span<const checkpoint::Piece> mine) {
-                         return are_weights_finite(trainer, mine, communicator, job, step);
+                       [&](int64_t step, const Snapshot& snapshot) {
+                         return are_weights_finite(trainer, snapshot, communicator, job, step);
                        }}) {}
 
 Checkpoints::~Checkpoints() { impl_->drop(); }

@@ -40,11 +40,12 @@ class Checkpoints {
   // Returns the rank's pieces at a step, copied to `copy` where it has room: bytes_to_write(step).
   struct Pieces {
     std::function<int64_t(int64_t step)> bytes;
-    std::function<std::vector<checkpoint::Piece>(int64_t step, std::span<std::byte> copy)> take;
+    std::function<Snapshot(int64_t step, std::span<std::byte> copy)> take;
     std::function<std::shared_ptr<std::byte>(int64_t bytes)> memory;  // for the copy
     // Returns whether the pieces may be written; all ranks return the same.
-    std::function<bool(int64_t step, std::span<const checkpoint::Piece>)> accept =
-        [](int64_t, std::span<const checkpoint::Piece>) { return true; };
+    std::function<bool(int64_t step, const Snapshot&)> accept = [](int64_t, const Snapshot&) {
+      return true;
+    };
   };
   Checkpoints(exec::Communicator& communicator, const job::Job& job, CheckpointOptions options,
               Pieces pieces);

@@ -1,10 +1,6 @@
 #include "train/output/finite_weights.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <set>
 
 #include "base/fail.h"
@@ -13,66 +9,17 @@
 #include "train/ranks/share.h"
 
 namespace perigee::train {
-namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 20;  // bytes, of a thread
-constexpr int64_t kBlock = 4096;              // bytes: the compiler uses vectors for a known length
-
-// Returns whether one of `count` numbers has all bits of its exponent set. `Word`: its bits.
-template <class Word>
-bool any_not_finite(const std::byte* numbers, int64_t count, Word exponent) {
-  const auto find = [&](const std::byte* begin, int64_t length) {
-    Word found = 0;
-    for (int64_t i = 0; i < length; ++i) {
-      Word word;
-      std::memcpy(&word, begin + i * int64_t{sizeof word}, sizeof word);
-      found |= static_cast<Word>((word & exponent) == exponent);
-    }
-    return found != 0;
-  };
-  constexpr int64_t kCount = kBlock / sizeof(Word);
-  bool found = false;
-  for (; count >= kCount; count -= kCount, numbers += kBlock) found |= find(numbers, kCount);
-  return found | find(numbers, count);
-}
-
-// The same on all threads.
-template <class Word>
-bool any_not_finite(std::span<const std::byte> bytes, Word exponent) {
-  constexpr int64_t kWidth = sizeof(Word);
-  std::atomic<bool> found = false;
-  at::parallel_for(0, std::ssize(bytes) / kWidth, kGrain / kWidth, [&](int64_t begin, int64_t end) {
-    if (any_not_finite(bytes.data() + begin * kWidth, end - begin, exponent)) found = true;
-  });
-  return found;
-}
-
-bool is_not_finite(const checkpoint::Piece& piece) {
-  switch (piece.part.dtype) {
-    case graph::DType::float64:
-      return any_not_finite<uint64_t>(piece.bytes, 0x7ff0000000000000);
-    case graph::DType::float32:
-      return any_not_finite<uint32_t>(piece.bytes, 0x7f800000);
-    case graph::DType::bfloat16:
-      return any_not_finite<uint16_t>(piece.bytes, 0x7f80);
-    case graph::DType::float16:
-      return any_not_finite<uint16_t>(piece.bytes, 0x7c00);
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
-std::string find_not_finite(std::span<const checkpoint::Piece> pieces,
+std::string find_not_finite(const Snapshot& snapshot,
                             const std::function<bool(const std::string&)>& wanted) {
-  for (const auto& piece : pieces) {
-    if (wanted(piece.part.name) && is_not_finite(piece)) return checkpoint::key_of(piece.part);
+  for (const auto index : snapshot.not_finite) {
+    const auto& part = snapshot.pieces[index].part;
+    if (wanted(part.name)) return checkpoint::key_of(part);
   }
   return "";
 }
 
-bool are_weights_finite(const RankTrainer& trainer, std::span<const checkpoint::Piece> pieces,
+bool are_weights_finite(const RankTrainer& trainer, const Snapshot& snapshot,
                         exec::Communicator& communicator, const job::Job& job, int64_t step) {
   std::set<std::string> trained;
   for (const auto& input : trainer.blueprint().training.inputs) {
@@ -86,7 +33,7 @@ bool are_weights_finite(const RankTrainer& trainer, std::span<const checkpoint::
       if (name.find(':', begin) == std::string::npos) return false;
     }
   };
-  const auto mine = find_not_finite(pieces, wanted);
+  const auto mine = find_not_finite(snapshot, wanted);
   const auto all = gather_texts(mine, *everyone(communicator));
   const auto found = std::find_if(all.begin(), all.end(),
                                   [](const std::string& name) { return !name.empty(); });

@@ -1,13 +1,12 @@
 // The pieces of a checkpoint that a rank writes.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <cstring>
 #include <set>
 
 #include "base/fail.h"
 #include "checkpoint/files.h"
 #include "checkpoint/holdings.h"
+#include "exec/kernels/finite_copy.h"
 #include "train/step/rank_trainer.h"
 
 namespace perigee::train {
@@ -15,12 +14,9 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 
-// Copies on all threads.
-void copy_bytes(std::byte* to, const std::byte* from, int64_t size) {
-  constexpr int64_t kGrain = int64_t{1} << 20;
-  at::parallel_for(0, size, kGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-  });
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          static_cast<size_t>(tensor.nbytes())};
 }
 
 }  // namespace
@@ -48,8 +44,7 @@ std::shared_ptr<std::byte> RankTrainer::host_memory(int64_t bytes) const {
   return connection_.device->allocate_host(bytes);
 }
 
-std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step,
-                                                            std::span<std::byte> copy) {
+Snapshot RankTrainer::pieces_to_write(int64_t step, std::span<std::byte> copy) {
   const bool copies = !copy.empty();
   const auto& program = executor_->program();
   const auto all = checkpoint::all_holdings(program, blueprint_.training, blueprint_.plan, spec_,
@@ -59,31 +54,34 @@ std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step,
   for (size_t i = 0; i < all.size(); ++i) {
     if (writers[i] == communicator_.rank()) mine.insert(checkpoint::key_of(all[i].part));
   }
-  std::vector<checkpoint::Piece> pieces;
+  Snapshot snapshot;
   on_host_.clear();
   const auto add = [&](checkpoint::TensorPart part, at::Tensor tensor, bool weight) {
     if (!mine.contains(checkpoint::key_of(part))) return;
     const auto size = static_cast<size_t>(tensor.nbytes());
+    std::span<const std::byte> bytes;
+    bool finite = true;
     if (copies) {
       if (size > copy.size()) {
         fail_run("checkpoint", "the copy of {} must have room for {} bytes, but has {}", part.name,
                  size, copy.size());
       }
-      const auto bytes = copy.first(size);
-      copy = copy.subspan(size);
+      bytes = copy.first(size);
       if (tensor.device().is_cpu()) {
-        copy_bytes(bytes.data(), static_cast<const std::byte*>(tensor.data_ptr()),
-                   tensor.nbytes());
+        finite = exec::kernels::copy_finite(part.dtype, bytes_of(tensor), copy.data());
       } else {
-        at::from_blob(bytes.data(), tensor.sizes(), tensor.options().device(at::kCPU))
+        at::from_blob(copy.data(), tensor.sizes(), tensor.options().device(at::kCPU))
             .copy_(tensor);
+        finite = exec::kernels::are_finite(part.dtype, bytes);
       }
-      pieces.push_back({std::move(part), bytes, weight});
-      return;
+      copy = copy.subspan(size);
+    } else {
+      if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
+      bytes = bytes_of(tensor);
+      finite = exec::kernels::are_finite(part.dtype, bytes);
     }
-    if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
-    pieces.push_back(
-        {std::move(part), {static_cast<const std::byte*>(tensor.data_ptr()), size}, weight});
+    if (!finite) snapshot.not_finite.push_back(snapshot.pieces.size());
+    snapshot.pieces.push_back({std::move(part), bytes, weight});
   };
   for (size_t b = 0; b < program.bindings.size(); ++b) {
     const auto& binding = program.bindings[b];
@@ -99,7 +97,7 @@ std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step,
       add(part, tensor, weight);
     }
   }
-  return pieces;
+  return snapshot;
 }
 
 }  // namespace perigee::train

@@ -22,6 +22,12 @@
 
 namespace perigee::train {
 
+// The pieces of a checkpoint that a rank writes.
+struct Snapshot {
+  std::vector<checkpoint::Piece> pieces;
+  std::vector<size_t> not_finite;  // indices of the pieces with a number that is NaN or infinite
+};
+
 struct StepResult {
   double loss = 0;
   double grad_norm = 0;                       // before clipping; 0 where the job does not clip
@@ -80,7 +86,7 @@ class RankTrainer {
   // tensors or, where `copy` has room (bytes_to_write), copies of them in it. Without it, pieces on
   // a GPU are copied to the host and kept until the next call. Where ranks train copies of the
   // model they include each copy's own values and their averages.
-  std::vector<checkpoint::Piece> pieces_to_write(int64_t step, std::span<std::byte> copy = {});
+  Snapshot pieces_to_write(int64_t step, std::span<std::byte> copy = {});
   // Returns the bytes of those pieces.
   int64_t bytes_to_write(int64_t step) const;
   // Returns host memory to which the device copies fast (exec::Device::allocate_host).
