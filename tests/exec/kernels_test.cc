@@ -2,6 +2,10 @@
 
 #include <torch/optim.h>
 
+#include <fstream>
+#include <set>
+#include <string>
+
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
 #include "tests/support/torch_test.h"
@@ -410,6 +414,19 @@ TEST_CASE("gradients of a norm below the limit are not clipped") {
     REQUIRE(clipped[0].item<double>() == 2);
     REQUIRE(clipped[1].item<double>() == 0.5);
   }
+}
+
+TEST_CASE("kernels and LibTorch share one OpenMP runtime, so that they share its threads") {
+  std::ifstream maps("/proc/self/maps");
+  std::set<std::string> runtimes;
+  for (std::string line; std::getline(maps, line);) {
+    const auto slash = line.find('/');
+    if (line.find("omp") != std::string::npos && slash != std::string::npos) {
+      if (line.find(".so", slash) != std::string::npos) runtimes.insert(line.substr(slash));
+    }
+  }
+  CAPTURE(runtimes);
+  CHECK(runtimes.size() == 1);
 }
 
 }  // namespace

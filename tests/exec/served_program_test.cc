@@ -19,7 +19,7 @@ namespace {
 using Kind = compile::Binding::Kind;
 namespace nn = torch::nn;
 
-constexpr int64_t kRows = 6, kWidth = 16;
+constexpr int64_t kServedRows = 6, kWidth = 16;
 
 thread_local ServedAllocations* serving = nullptr;
 thread_local int served = 0;
@@ -137,7 +137,7 @@ struct Net : nn::Module {
   }
 };
 
-struct Outcome {
+struct ServedOutcome {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> weights;
   int64_t peak = 0, frames = 0;
@@ -149,8 +149,8 @@ class Trained {
     install();
     at::manual_seed(6);
     net_ = std::make_shared<Net>();
-    batch_ = {{"x", at::randn({kRows, kWidth}, at::kDouble)},
-              {"y", at::rand({kRows, kWidth}, at::kDouble)}};
+    batch_ = {{"x", at::randn({kServedRows, kWidth}, at::kDouble)},
+              {"y", at::rand({kServedRows, kWidth}, at::kDouble)}};
     const auto graph = capture(*net_, batch_, [&](const Batch& b) {
                          return Result{net_->loss(b)};
                        }).graph;
@@ -164,13 +164,13 @@ class Trained {
   }
 
   // Returns the outcome of three steps on the device.
-  Outcome run(std::shared_ptr<Device> device) const {
+  ServedOutcome run(std::shared_ptr<Device> device) const {
     const auto communicator = single_communicator();
     Executor executor(program_, *communicator, plan_.mesh, {.seed = 9, .device = device});
     for (const auto& parameter : net_->named_parameters()) {
       executor.tensor(Kind::parameter, parameter.key()).copy_(parameter.value().detach());
     }
-    Outcome outcome{.frames = executor.frame_bytes()};
+    ServedOutcome outcome{.frames = executor.frame_bytes()};
     for (int64_t step = 1; step <= 3; ++step) {
       device->reset_peak();
       executor.run({.step = step,
@@ -192,7 +192,7 @@ class Trained {
   compile::Program program_;
 };
 
-bool equal(const Outcome& a, const Outcome& b) {
+bool equal(const ServedOutcome& a, const ServedOutcome& b) {
   return a.losses == b.losses &&
          std::all_of(a.weights.begin(), a.weights.end(), [&](const auto& weight) {
            return at::equal(weight.second, b.weights.at(weight.first));

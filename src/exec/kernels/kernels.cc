@@ -1,10 +1,16 @@
 #include "exec/kernels/kernels.h"
 
+#include <ATen/Parallel.h>
+
 #include <map>
 
 #include "base/error.h"
 #include "exec/kernels/wide_product.h"
 #include "exec/reference/ops.h"
+
+#ifndef INTRA_OP_PARALLEL
+#error "at::parallel_for is serial in code that is compiled without OpenMP (-fopenmp)"
+#endif
 
 namespace perigee::exec {
 

@@ -51,12 +51,14 @@ PERIGEE_INLINE void store_lanes(float* p, Floats v, int64_t count) {
     __builtin_memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
   }
 }
-// Rounds to nearest even; NaN stays NaN.
-PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
+// Returns the bits of bfloat16, rounded to nearest even; NaN stays NaN.
+PERIGEE_INLINE Words bfloat16_bits(Floats v) {
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  const Words kept = v == v ? rounded : Words{} + 0x7FC0;
-  const Halves h = __builtin_convertvector(kept, Halves);
+  return v == v ? rounded : Words{} + 0x7FC0;
+}
+PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
+  const Halves h = __builtin_convertvector(bfloat16_bits(v), Halves);
   if (count == kLanes) {
     __builtin_memcpy(p, &h, sizeof h);
   } else {

@@ -70,8 +70,7 @@ Snapshot RankTrainer::pieces_to_write(int64_t step, std::span<std::byte> copy) {
       if (tensor.device().is_cpu()) {
         finite = exec::kernels::copy_finite(part.dtype, bytes_of(tensor), copy.data());
       } else {
-        at::from_blob(copy.data(), tensor.sizes(), tensor.options().device(at::kCPU))
-            .copy_(tensor);
+        at::from_blob(copy.data(), tensor.sizes(), tensor.options().device(at::kCPU)).copy_(tensor);
         finite = exec::kernels::are_finite(part.dtype, bytes);
       }
       copy = copy.subspan(size);

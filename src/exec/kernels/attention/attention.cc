@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "exec/kernels/attention/attention_rows.h"
+#include "exec/kernels/attention/paired_attention.h"
 #include "exec/kernels/kernels.h"
 #include "exec/ops/random_op.h"
 #include "exec/reference/ops.h"
@@ -43,6 +44,15 @@ struct Flash {
     return q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
   }
 
+  // Returns whether the kernels of bfloat16 serve what blocks of rows would; they are faster.
+  bool by_pairs(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    return documents < 0 && takes_pairs(q, k, v);
+  }
+
+  PairedAttention pair_options() const {
+    return {.causal = causal, .scale = static_cast<float>(scale)};
+  }
+
   RowAttention row_options(std::span<const Tensor> in) const {
     RowAttention options{.causal = causal, .scale = scale};
     if (documents < 0) return options;
@@ -75,9 +85,11 @@ Kernel attention(const Arguments& a) {
   return [flash = Flash(a), math = reference_op(a.op())](std::span<const Tensor> in,
                                                          std::span<Tensor> out, const Draw& draw) {
     if (flash.by_rows(in)) {
-      const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
-      auto [output, logsumexp] = attention_rows(Flash::rows(q), Flash::rows(k), Flash::rows(v),
-                                                flash.row_options(in));
+      const auto q = Flash::rows(in[flash.query]), k = Flash::rows(in[flash.key]),
+                 v = Flash::rows(in[flash.value]);
+      auto [output, logsumexp] = flash.by_pairs(q, k, v)
+                                     ? paired_attention(q, k, v, flash.pair_options())
+                                     : attention_rows(q, k, v, flash.row_options(in));
       out[0] = std::move(output);
       if (out.size() > 1) out[1] = std::move(logsumexp);
       return;
@@ -98,10 +110,16 @@ Kernel attention_backward(const Arguments& a) {
           logsumexp = a.operand("logsumexp"), math = reference_op(a.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     if (flash.by_rows(in)) {
-      const auto &q = in[flash.query], &k = in[flash.key], &v = in[flash.value];
-      std::tie(out[0], out[1], out[2]) = attention_rows_backward(
-          Flash::rows(in[grad].to(q.scalar_type())), Flash::rows(q), Flash::rows(k), Flash::rows(v),
-          Flash::rows(in[output]), in[logsumexp], flash.row_options(in));
+      const auto q = Flash::rows(in[flash.query]), k = Flash::rows(in[flash.key]),
+                 v = Flash::rows(in[flash.value]);
+      const auto d_out = Flash::rows(in[grad].to(q.scalar_type())),
+                 out_rows = Flash::rows(in[output]);
+      std::tie(out[0], out[1],
+               out[2]) = flash.by_pairs(q, k, v)
+                             ? paired_attention_backward(d_out, q, k, v, out_rows, in[logsumexp],
+                                                         flash.pair_options())
+                             : attention_rows_backward(d_out, q, k, v, out_rows, in[logsumexp],
+                                                       flash.row_options(in));
       return;
     }
     if (!flash.applies(in)) return math(in, out, draw);

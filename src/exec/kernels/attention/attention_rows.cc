@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "exec/kernels/attention/attention_segments.h"
-#include "exec/kernels/attention/paired_rows.h"
+#include "exec/kernels/attention/head_groups.h"
+#include "exec/kernels/attention/score_rows.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/gemm.h"
-#include "exec/kernels/lanes.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -86,129 +86,6 @@ class Heads {
   T* room_;
 };
 
-PERIGEE_INLINE int64_t lanes_left(int64_t i, int64_t n) {
-  return n - i < kLanes ? n - i : int64_t{kLanes};
-}
-PERIGEE_INLINE float add_lanes(Floats v) {
-  float sum = 0;
-  for (int l = 0; l < kLanes; ++l) sum += v[l];
-  return sum;
-}
-
-// x[k] = exp(x[k] - top) for k < n; returns their sum, and the largest in `top` (of none: -inf).
-PERIGEE_SIMD float exponentials(float* x, int64_t n, float& top) {
-  const float lowest = -std::numeric_limits<float>::infinity();
-  Floats largest = splat(lowest);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Floats v = load_lanes(x + i, lanes_left(i, n), lowest);
-    largest = v > largest ? v : largest;
-  }
-  top = lowest;
-  for (int l = 0; l < kLanes; ++l) top = largest[l] > top ? largest[l] : top;
-  Floats sum = splat(0);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = lanes_left(i, n);
-    const Floats v = exp_negative(load_lanes(x + i, count, lowest) - top);
-    store_lanes(x + i, v, count);
-    sum += v;
-  }
-  return add_lanes(sum);
-}
-
-PERIGEE_SIMD void scale_row(float* x, int64_t n, float factor) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = lanes_left(i, n);
-    store_lanes(x + i, load_lanes(x + i, count, 0) * factor, count);
-  }
-}
-
-// p = exp(p - lse)
-PERIGEE_SIMD void probabilities(float* p, int64_t n, float lse) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = lanes_left(i, n);
-    store_lanes(p + i, exp_negative(load_lanes(p + i, count, 0) - lse), count);
-  }
-}
-
-// d = p (d - dot) scale
-PERIGEE_SIMD void score_gradients(float* d, const float* p, int64_t n, float dot, float scale) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = lanes_left(i, n);
-    const Floats v = load_lanes(p + i, count, 0) * (load_lanes(d + i, count, 0) - dot) * scale;
-    store_lanes(d + i, v, count);
-  }
-}
-
-PERIGEE_SIMD float dot_product(const float* a, const float* b, int64_t n) {
-  Floats sum = splat(0);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = lanes_left(i, n);
-    sum += load_lanes(a + i, count, 0) * load_lanes(b + i, count, 0);
-  }
-  return add_lanes(sum);
-}
-
-// The same in float64, without vectors.
-double exponentials(double* x, int64_t n, double& top) {
-  top = n > 0 ? *std::max_element(x, x + n) : -std::numeric_limits<double>::infinity();
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    x[i] = std::exp(x[i] - top);
-    sum += x[i];
-  }
-  return sum;
-}
-
-void scale_row(double* x, int64_t n, double factor) {
-  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
-}
-
-void probabilities(double* p, int64_t n, double lse) {
-  for (int64_t i = 0; i < n; ++i) p[i] = std::exp(p[i] - lse);
-}
-
-void score_gradients(double* d, const double* p, int64_t n, double dot, double scale) {
-  for (int64_t i = 0; i < n; ++i) d[i] = p[i] * (d[i] - dot) * scale;
-}
-
-double dot_product(const double* a, const double* b, int64_t n) {
-  return std::inner_product(a, a + n, b, 0.0);
-}
-
-struct Sizes {
-  int64_t batch, heads, groups, queries, keys, size, value_size;
-  Sizes(const Tensor& q, const Tensor& k, const Tensor& v)
-      : batch(q.size(0)),
-        heads(q.size(1)),
-        groups(k.size(1)),
-        queries(q.size(2)),
-        keys(k.size(2)),
-        size(q.size(3)),
-        value_size(v.size(3)) {}
-};
-
-// Returns a tensor [b, heads, rows, size] stored as `stored` = [b, rows, heads, size].
-Tensor make_rows(const Tensor& like, at::IntArrayRef stored) {
-  return at::empty(stored, like.options()).transpose(1, 2);
-}
-
-// Runs f(b, group, scratch) for every group of heads, each thread with `each` elements.
-template <class T, class F>
-void each_group(const Sizes& n, int64_t each, const Tensor& like, F f) {
-  const int64_t work = n.batch * n.groups;
-  const int64_t parts = std::min<int64_t>(at::get_num_threads(), work);
-  const Tensor scratch = at::empty({parts, each},
-                                   like.options().dtype(c10::CppTypeToScalarType<T>::value));
-  T* data = scratch.mutable_data_ptr<T>();
-  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-    for (int64_t p = first; p < last; ++p) {
-      for (int64_t w = work * p / parts; w < work * (p + 1) / parts; ++w) {
-        f(w / n.groups, w % n.groups, data + p * each);
-      }
-    }
-  });
-}
-
 // Up to kRows rows of queries and the range of keys that they see.
 struct Block {
   int64_t row, rows, key, keys;
@@ -235,7 +112,7 @@ struct Block {
 // The blocks of each sequence.
 class Blocks {
  public:
-  Blocks(const Sizes& n, const RowAttention& options) : causal_(options.causal) {
+  Blocks(const HeadSizes& n, const RowAttention& options) : causal_(options.causal) {
     for (int64_t b = 0; b < n.batch; ++b) {
       if (!options.documents.defined()) {
         segments_.push_back({{.rows = n.queries, .keys = n.keys}});
@@ -267,22 +144,6 @@ class Blocks {
   std::vector<const int64_t*> numbers_;
 };
 
-// As PairedRows::multiply, for a block's rows of a head.
-template <class T>
-bool multiply_paired(const PairedRows& pairs, const Tensor& rows, std::pair<int64_t, int64_t> head,
-                     const Block& block, Matrix<T> product) {
-  if constexpr (std::is_same_v<T, float>) {
-    return pairs.multiply({rows, head.first, head.second, block.row, block.rows}, block.key,
-                          block.keys, product);
-  }
-  return false;
-}
-
-template <class T>
-void pack_paired(PairedRows& pairs, const Tensor& t, std::pair<int64_t, int64_t> head, T* room) {
-  if constexpr (std::is_same_v<T, float>) pairs.pack(t, head.first, head.second, room);
-}
-
 template <class T>
 void clear_rows(Matrix<T> to, int64_t rows, int64_t size) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(to.from(i).data, size, T{0});
@@ -292,7 +153,7 @@ template <class E>
 std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const RowAttention& options) {
   using T = Wide<E>;
-  const Sizes n(query, key, value);
+  const HeadSizes n(query, key, value);
   const Blocks blocks(n, options);
   const auto scale = static_cast<T>(options.scale);
   constexpr T kLowest = -std::numeric_limits<T>::infinity();
@@ -300,17 +161,12 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
   Tensor logsumexp = at::empty({n.batch, n.heads, n.queries},
                                query.options().dtype(c10::CppTypeToScalarType<T>::value));
   T* lse = logsumexp.mutable_data_ptr<T>();
-  const int64_t repeats = n.heads / n.groups;
   const int64_t scores_size = kRows * n.keys;
   const int64_t copies = Heads<E>::kCopies ? (n.queries + n.keys) * (n.size + n.value_size) : 0;
-  const PairedRows keys(key, !options.documents.defined());
-  const int64_t each = scores_size + copies + keys.room();
-  each_group<T>(n, each, query, [&](int64_t b, int64_t g, T* scratch) {
+  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
     Heads<E> of_group(scratch + scores_size);
     const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
-    auto paired = keys;
-    pack_paired(paired, key, {b, g}, scratch + scores_size + copies);
-    for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
+    for (int64_t h = g * n.repeats(); h < (g + 1) * n.repeats(); ++h) {
       auto heads = of_group;
       const auto q = heads.read(query, b, h);
       const auto out = heads.write(output, b, h);
@@ -323,16 +179,11 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
           return;
         }
         const Matrix<T> scores{scratch, seen};
-        const bool unscaled = multiply_paired(paired, query, {b, h}, block, scores);
-        if (!unscaled) {
-          multiply({rows, seen, n.size}, scale, q.from(r), false, k.from(block.key), true, 0,
-                   scores);
-        }
+        multiply({rows, seen, n.size}, scale, q.from(r), false, k.from(block.key), true, 0, scores);
         T sums[kRows];
         for (int64_t i = 0; i < rows; ++i) {
           T* row = scores.from(i).data;
           const int64_t own = block.seen(i);
-          if (unscaled) scale_row(row, own, scale);
           block.mask(row, own, kLowest);
           T top;
           sums[i] = exponentials(row, own, top);
@@ -357,7 +208,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
                                             const Tensor& output, const Tensor& logsumexp,
                                             const RowAttention& options) {
   using T = Wide<E>;
-  const Sizes n(query, key, value);
+  const HeadSizes n(query, key, value);
   const Blocks blocks(n, options);
   const auto scale = static_cast<T>(options.scale);
   const auto saved = logsumexp.contiguous();
@@ -365,24 +216,16 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   auto d_query = make_rows(query, {n.batch, n.queries, n.heads, n.size});
   auto d_key = make_rows(key, {n.batch, n.keys, n.groups, n.size});
   auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
-  const int64_t repeats = n.heads / n.groups;
   // Rows of scores that lie 4 KiB apart would share cache sets, where a product reads columns.
   const int64_t most = kRows * (n.keys + kPadding), scores_size = 2 * most;
   const int64_t copies = Heads<E>::kCopies ? 2 * (n.queries + n.keys) * (n.size + n.value_size) : 0;
-  const bool wanted = !options.documents.defined();
-  const PairedRows all_keys(key, wanted), all_values(value, wanted);
-  const int64_t pairs = scores_size + copies;
-  const int64_t each = pairs + all_keys.room() + all_values.room();
-  each_group<T>(n, each, query, [&](int64_t b, int64_t g, T* scratch) {
+  each_group<T>(n, scores_size + copies, query, [&](int64_t b, int64_t g, T* scratch) {
     Heads<E> of_group(scratch + scores_size);
-    auto key_pairs = all_keys, value_pairs = all_values;
-    pack_paired(key_pairs, key, {b, g}, scratch + pairs);
-    pack_paired(value_pairs, value, {b, g}, scratch + pairs + all_keys.room());
     const auto k = of_group.read(key, b, g), v = of_group.read(value, b, g);
     const auto dk = of_group.write(d_key, b, g), dv = of_group.write(d_value, b, g);
     clear_rows(dk, n.keys, n.size);
     clear_rows(dv, n.keys, n.value_size);
-    for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
+    for (int64_t h = g * n.repeats(); h < (g + 1) * n.repeats(); ++h) {
       auto heads = of_group;
       const auto q = heads.read(query, b, h), dout = heads.read(grad, b, h),
                  out = heads.read(output, b, h);
@@ -394,18 +237,11 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
         const Matrix<T> p{scratch, seen + kPadding}, d{scratch + most, seen + kPadding};
         const Matrix<const T> p_in{p.data, p.row}, d_in{d.data, d.row};
         const auto keys = k.from(block.key);
-        const bool unscaled = multiply_paired(key_pairs, query, {b, h}, block, p);
-        if (!unscaled) {
-          multiply({rows, seen, n.size}, scale, q.from(r), false, keys, true, 0, p);
-        }
-        if (!multiply_paired(value_pairs, grad, {b, h}, block, d)) {
-          multiply({rows, seen, n.value_size}, 1, dout.from(r), false, v.from(block.key), true, 0,
-                   d);
-        }
+        multiply({rows, seen, n.size}, scale, q.from(r), false, keys, true, 0, p);
+        multiply({rows, seen, n.value_size}, 1, dout.from(r), false, v.from(block.key), true, 0, d);
         for (int64_t i = 0; i < rows; ++i) {
           T *p_row = p.from(i).data, *d_row = d.from(i).data;
           const int64_t own = block.seen(i);
-          if (unscaled) scale_row(p_row, own, scale);
           probabilities(p_row, own, lse_row[r + i]);
           block.mask(p_row, own, T{0});
           const T dot = dot_product(dout.from(r + i).data, out.from(r + i).data, n.value_size);

@@ -1,8 +1,8 @@
 // Attention by blocks of query rows, computed in float32 or float64; heads of a low precision are
-// copied to float32 and back, one after another (scores of bfloat16: paired_rows.h). The scores of a block are one matrix product over
+// copied to float32 and back, one after another. The scores of a block are one matrix product over
 // its keys: those up to the block under a causal mask, and those of its document where several lie
-// in a sequence. No scores are kept for the backward pass. Faster than LibTorch's flash
-// kernel on a CPU (tools/bench/RESULTS.md).
+// in a sequence. No scores are kept for the backward pass. Faster than LibTorch's flash kernel on a
+// CPU (tools/bench/RESULTS.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>

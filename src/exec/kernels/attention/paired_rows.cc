@@ -1,59 +1,115 @@
 #include "exec/kernels/attention/paired_rows.h"
 
-#include <ATen/ATen.h>
-#include <ATen/native/CPUBlas.h>
-
 #include <algorithm>
-#include <cstring>
+
+#include "exec/kernels/lanes.h"
 
 namespace perigee::exec::kernels {
 namespace {
 
-using at::BFloat16;
-using at::Tensor;
+using c10::BFloat16;
 
-constexpr int64_t kPairedRows = 64, kTile = 16;
-
-bool has_instructions() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") > 0;
-  return has;
+PERIGEE_INLINE Words load_words(const void* from, int64_t count) {
+  Words words{};
+  if (count == kLanes) {
+    __builtin_memcpy(&words, from, sizeof words);
+  } else {
+    __builtin_memcpy(&words, from, static_cast<size_t>(count) * sizeof(uint32_t));
+  }
+  return words;
 }
 
-const BFloat16* head_of(const Tensor& t, int64_t batch, int64_t head) {
-  return t.const_data_ptr<BFloat16>() + batch * t.stride(0) + head * t.stride(1);
+PERIGEE_INLINE void store_words(void* to, Words words) {
+  __builtin_memcpy(to, &words, sizeof words);
 }
+
+PERIGEE_INLINE Words words_of(const BFloat16* from) {
+  Halves halves;
+  __builtin_memcpy(&halves, from, sizeof halves);
+  return __builtin_convertvector(halves, Words);
+}
+
+PERIGEE_INLINE Words words_of(const float* from) {
+  return bfloat16_bits(load_lanes(from, kLanes, 0));
+}
+
+// Transposes a tile of 16 rows: exchanges its two blocks off the diagonal, then those of the blocks.
+PERIGEE_INLINE void transpose_tile(Words (&rows)[kLanes]) {
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    const Ints right = (lane & half) != 0;
+    const Ints upper = (right & (lane - half + kLanes)) | (~right & lane);
+    const Ints lower = (right & (lane + kLanes)) | (~right & (lane + half));
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if ((i & half) != 0) continue;
+      const Words a = rows[i], b = rows[i + half];
+      rows[i] = __builtin_shuffle(a, b, upper);
+      rows[i + half] = __builtin_shuffle(a, b, lower);
+    }
+  }
+}
+
+#define PERIGEE_PAIR_ROWS(T)                                                  \
+  PERIGEE_SIMD void pair_rows(MatrixRows<const T> from, MatrixSize size,      \
+                              MatrixRows<uint32_t> to) {                      \
+    for (int64_t r = 0; r < size.rows; r += 2) {                              \
+      const T *low = from.row(r), *high = from.row(r + 1);                    \
+      auto* pairs = to.row(r / 2);                                            \
+      for (int64_t c = 0; c < size.columns; c += kLanes) {                    \
+        store_words(pairs + c, words_of(low + c) | words_of(high + c) << 16); \
+      }                                                                       \
+    }                                                                         \
+  }
 
 }  // namespace
 
-PairedRows::PairedRows(const Tensor& t, bool wanted)
-    : rows_(t.size(2)),
-      size_(t.size(3)),
-      serves_(wanted && t.scalar_type() == at::kBFloat16 && size_ % 2 == 0 && has_instructions()) {}
+PERIGEE_PAIR_ROWS(BFloat16)
+PERIGEE_PAIR_ROWS(float)
+#undef PERIGEE_PAIR_ROWS
 
-void PairedRows::pack(const Tensor& t, int64_t batch, int64_t head, float* room) {
-  if (!serves_) return;
-  auto* to = reinterpret_cast<uint32_t*>(room);
-  const auto* from = head_of(t, batch, head);
-  const int64_t step = t.stride(2), pairs = size_ / 2;
-  for (int64_t tile = 0; tile < rows_; tile += kTile) {
-    const int64_t end = std::min(tile + kTile, rows_);
-    for (int64_t p = 0; p < pairs; ++p) {
-      for (int64_t j = tile; j < end; ++j) {
-        std::memcpy(to + p * rows_ + j, from + j * step + 2 * p, sizeof(uint32_t));
+PERIGEE_SIMD void pair_columns(MatrixRows<const BFloat16> from, MatrixSize size,
+                               MatrixRows<uint32_t> to) {
+  const int64_t pairs = size.columns / 2;
+  for (int64_t r = 0; r < size.rows; r += kLanes) {
+    for (int64_t p = 0; p < pairs; p += kLanes) {
+      const int64_t count = std::min<int64_t>(kLanes, pairs - p);
+      Words tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) tile[i] = load_words(from.row(r + i) + 2 * p, count);
+      transpose_tile(tile);
+      for (int64_t i = 0; i < count; ++i) store_words(to.row(p + i) + r, tile[i]);
+    }
+  }
+}
+
+PERIGEE_SIMD void transpose(MatrixRows<const BFloat16> from, MatrixSize size,
+                            MatrixRows<BFloat16> to) {
+  for (int64_t r = 0; r < size.rows; r += 2 * kLanes) {
+    for (int64_t c = 0; c < size.columns; c += kLanes) {
+      Words tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t row = r + 2 * i;
+        tile[i] = words_of(from.row(row) + c) | words_of(from.row(row + 1) + c) << 16;
+      }
+      transpose_tile(tile);
+      for (int i = 0; i < kLanes; ++i) store_words(to.row(c + i) + r, tile[i]);
+    }
+  }
+}
+
+PERIGEE_SIMD void round_transposed(MatrixRows<const float> from, MatrixSize size,
+                                   MatrixRows<BFloat16> to) {
+  for (int64_t r = 0; r < size.rows; r += kLanes) {
+    for (int64_t c = 0; c < size.columns; c += kLanes) {
+      Words tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) tile[i] = load_words(from.row(r + i) + c, kLanes);
+      transpose_tile(tile);
+      for (int i = 0; i < kLanes; ++i) {
+        store_lanes(to.row(c + i) + r, reinterpret_cast<Floats>(tile[i]), kLanes);
       }
     }
   }
-  words_ = to;
-}
-
-bool PairedRows::multiply(const Left& left, int64_t first, int64_t count,
-                          Matrix<float> product) const {
-  if (!serves_ || left.rows != kPairedRows || count % kPairedRows != 0) return false;
-  const int64_t step = left.tensor.stride(2);
-  at::native::cpublas::brgemm(left.rows, count, size_, step, rows_, product.row, false,
-                              head_of(left.tensor, left.batch, left.head) + left.first * step,
-                              reinterpret_cast<const BFloat16*>(words_ + first), product.data);
-  return true;
 }
 
 }  // namespace perigee::exec::kernels
