@@ -12,8 +12,8 @@ namespace perigee::exec::kernels {
 // threads of LibTorch.
 bool are_finite(graph::DType dtype, std::span<const std::byte> numbers);
 
-// Copies the numbers to `to`, and returns whether no number is NaN or infinite, in one pass over
-// memory.
+// Copies the numbers to `to`, in one pass over memory. Returns whether no number is NaN or
+// infinite, as above.
 bool copy_finite(graph::DType dtype, std::span<const std::byte> numbers, std::byte* to);
 
 }  // namespace perigee::exec::kernels

@@ -1,8 +1,7 @@
 // Attention of bfloat16 by the CPU's bfloat16 instructions, by blocks of 64 query rows. The
 // instructions multiply pairs of bfloat16 without rounding and add up in float32. Probabilities and
 // gradients of scores are rounded to bfloat16 before they are multiplied, as in FlashAttention (Dao
-// et al. 2022) and LibTorch's kernel. Twice as fast as attention by float32 rows
-// (attention_rows.h).
+// et al. 2022) and LibTorch's kernel. Faster than attention by float32 rows (attention_rows.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

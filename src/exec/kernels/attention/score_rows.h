@@ -7,8 +7,8 @@
 
 namespace perigee::exec::kernels {
 
-// x[k] = exp(x[k] - top) for k < n, where `top` becomes the largest (of none: -inf); returns their
-// sum.
+// x[k] = exp(x[k] - top) for k < n, where `top` is set to the largest x[k] (of none: -inf). Returns
+// the sum of all x[k] then.
 float exponentials(float* x, int64_t n, float& top);
 double exponentials(double* x, int64_t n, double& top);
 
