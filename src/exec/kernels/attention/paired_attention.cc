@@ -17,7 +17,6 @@ using at::BFloat16;
 using at::Tensor;
 
 constexpr int64_t kQueryRows = 64;  // of a block
-constexpr int64_t kTile = 16;       // rows of a transposed tile
 // Words after a row: rows 4 KiB apart would share cache sets, where a product reads columns.
 constexpr int64_t kRowPadding = 16;
 
@@ -110,8 +109,8 @@ std::tuple<Tensor, Tensor> paired_attention(const Tensor& query, const Tensor& k
   auto output = make_rows(query, {n.batch, n.queries, n.heads, n.value_size});
   auto logsumexp = at::empty({n.batch, n.heads, n.queries}, query.options().dtype(at::kFloat));
   auto* lse = logsumexp.mutable_data_ptr<float>();
-  const int64_t each = n.size * step / 2 + n.keys * n.value_size / 2 + kQueryRows * step +
-                       kQueryRows * step + kQueryRows * n.value_size;
+  const int64_t each = n.size * step / 2 + n.keys * n.value_size / 2 + 2 * kQueryRows * step +
+                       kQueryRows * n.value_size;
   each_group<float>(n, each, query, [&](int64_t b, int64_t g, float* scratch) {
     Room room(scratch);
     const auto keys = room.pairs(n.size, step), values = room.pairs(n.keys, n.value_size);
@@ -144,6 +143,7 @@ std::tuple<Tensor, Tensor> paired_attention(const Tensor& query, const Tensor& k
         }
       });
     }
+    at::native::cpublas::brgemm_release();
   });
   return {std::move(output), std::move(logsumexp)};
 }
@@ -160,7 +160,7 @@ std::tuple<Tensor, Tensor, Tensor> paired_attention_backward(
   auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
   const int64_t q_step = n.queries + 2 * kRowPadding;
   const int64_t each = sizes * step / 2 + n.keys * n.size / 2 + sizes * step + sizes * q_step / 2 +
-                       2 * kQueryRows * step + 2 * kQueryRows * step + kQueryRows * n.size;
+                       4 * kQueryRows * step + kQueryRows * n.size;
   each_group<float>(n, each, query, [&](int64_t b, int64_t g, float* scratch) {
     Room room(scratch);
     const auto keys = room.pairs(n.size, step), values = room.pairs(n.value_size, step);
@@ -213,6 +213,7 @@ std::tuple<Tensor, Tensor, Tensor> paired_attention_backward(
     }
     round_transposed(reading(dk), {n.size, n.keys}, result_head_of(d_key, b, g));
     round_transposed(reading(dv), {n.value_size, n.keys}, result_head_of(d_value, b, g));
+    at::native::cpublas::brgemm_release();
   });
   return {std::move(d_query), std::move(d_key), std::move(d_value)};
 }
