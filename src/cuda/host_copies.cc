@@ -54,7 +54,7 @@ std::shared_ptr<std::byte> pinned_memory(int64_t bytes, const PinnedUse& use) {
     fail_run("exec",
              "{} needs {} bytes of pinned memory of the host, but it does not give them: {}, or "
              "raise the limit of locked memory (ulimit -l)",
-             use.what, bytes, use.remedy);
+             use.purpose, bytes, use.remedy);
   }
   check(result, "cudaHostAlloc");
   std::memset(memory, 0, wanted);

@@ -12,9 +12,9 @@
 
 namespace perigee::cuda {
 
-// What pinned memory is for, and what needs less of it: parts of an error.
+// The purpose of pinned memory and the remedy where there is not enough: parts of an error.
 struct PinnedUse {
-  std::string_view what = "offloading";
+  std::string_view purpose = "offloading";
   std::string_view remedy = "offload less";
 };
 

@@ -20,9 +20,9 @@ struct Upload {
 };
 
 Upload make_upload(int64_t bytes) {
-  return {pinned_memory(bytes, {.what = "the batches of a recorded step",
-                                .remedy = "set cluster.graphs = false"}),
-          bytes};
+  return {
+      pinned_memory(bytes, {.purpose = "a recorded step", .remedy = "set cluster.graphs = false"}),
+      bytes};
 }
 
 class StepGraph : public exec::RecordedStep {

@@ -1,4 +1,4 @@
-// Steps as CUDA graphs (exec/recorder.h): what the host submits to the rank's streams is captured
+// Steps as CUDA graphs (exec/recorder.h): work that the host submits to the rank's streams is captured
 // from the compute stream, which other streams join and leave by events, and launched as one graph.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace perigee::cuda {
 
-// Records on the compute stream of `device`, which must outlive what it makes. While it records, the
+// Records on the compute stream of `device`, which must outlive its steps. While it records, the
 // thread must not allocate memory of CUDA, wait for the GPU or ask for events: CUDA then refuses the
 // whole graph. A graph must be dropped before the communicators whose collectives it has.
 std::unique_ptr<exec::Recorder> graph_recorder(CudaDevice& device);

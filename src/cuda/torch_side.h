@@ -38,8 +38,8 @@ void serve(int device, exec::ServedAllocations* allocations);
 // ends that.
 void record(int device, std::vector<exec::RecordedAllocations::Entry>* entries);
 
-// Memory of LibTorch's allocator for one CUDA graph. Between open() and close(), what it allocates
-// for streams of the GPU that are captured lies in a pool of its own, which lives as long as this.
+// Memory of LibTorch's allocator for one CUDA graph. Between open() and close(), its memory
+// for streams of the GPU that are captured is from a pool of its own, which lives as long as this.
 class CapturePool {
  public:
   explicit CapturePool(int device);

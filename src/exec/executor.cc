@@ -209,7 +209,7 @@ void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& b
   serving.check_all_freed();
 }
 
-// Returns what a load copies.
+// Returns the tensor that a load copies.
 at::Tensor Executor::Impl::batch(const Prepared& prepared, const StepInputs& inputs,
                                  int64_t microbatch) const {
   const auto& name = prepared.binding->name;

@@ -68,7 +68,7 @@ void prepare(Prepared& prepared, const compile::Instruction& instruction,
 // Throws Error where a result has another type or is missing.
 void store_results(Prepared& prepared);
 
-// Returns what a load copies: this rank's part of a data tensor, which may be `given` itself. Throws
+// Returns the tensor that a load copies: this rank's part of a data tensor, or `given` itself. Throws
 // Error for an undefined tensor, and for one of another type or shape.
 at::Tensor part_of_batch(const Prepared& load, at::Tensor given);
 

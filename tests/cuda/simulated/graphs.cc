@@ -1,4 +1,4 @@
-// CUDA graphs: what a captured stream is told is submitted again by each launch, with events of the
+// CUDA graphs: calls on captured streams are repeated by each launch, with events of the
 // graph's own, on the launch's stream and on a stream for each other one of the capture.
 #include <algorithm>
 #include <utility>

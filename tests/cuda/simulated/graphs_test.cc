@@ -1,5 +1,5 @@
-// Recorded steps on the simulated machine: a graph does in any order what its streams were told,
-// with the batches and the step of each launch; what a graph cannot do is one clear error.
+// Recorded steps on the simulated machine: a graph repeats the work of its streams in any order, with
+// the batches and the step of each launch; calls that a graph cannot have are errors.
 #include "cuda/device.h"
 #include "exec/recorder.h"
 #include "tests/cuda/simulated/machine.h"
@@ -90,7 +90,9 @@ std::string error_of_record(CudaDevice& device,
   return message;
 }
 
-TEST_CASE("what a graph cannot do is an error that names the call, and the device goes on") {
+TEST_CASE(
+    "a call that a graph cannot have is an error that names it, and the device can be used after "
+    "it") {
   simulated::restart(1);
   const auto device = make_device({.index = 1});
   OnGpu batch(*device, 4), small(*device, 2);
@@ -126,7 +128,7 @@ TEST_CASE("what a graph cannot do is an error that names the call, and the devic
                     Contains("upload 0 of a recorded step has 32 bytes, but got 16"));
 }
 
-TEST_CASE("a work of a graph that runs on a stream of its own may not be asked for by the host") {
+TEST_CASE("an event of a graph has no state that the host may ask for") {
   simulated::restart(1);
   const auto device = make_device({.index = 0});
   const auto entered = device->enter();

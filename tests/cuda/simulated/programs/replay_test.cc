@@ -1,5 +1,5 @@
 // Recorded and replayed steps of whole programs: each bit of the steps that run as the host submits
-// them, with other batches, learning rates and random numbers in each step; and what must be found.
+// them, with other batches, learning rates and random numbers in each step; and faults, which are found.
 #include <algorithm>
 #include <set>
 
