@@ -12,7 +12,7 @@
 #include "cuda/host_copies.h"
 #include "cuda/ops/ops.h"
 #include "cuda/staging.h"
-#include "cuda/step_graph.h"
+#include "cuda/graphs/step_graph.h"
 #include "cuda/torch_side.h"
 #include "exec/ops/deterministic.h"
 

@@ -25,7 +25,7 @@ class Clock {
   int64_t at_ = 0;
 };
 
-// Steps that are CUDA graphs (step_graph.h).
+// Steps that are CUDA graphs (graphs/step_graph.h).
 struct GraphState {
   bool recording = false;  // work that is submitted now becomes part of a graph
   // exec::now() when the graph that runs was launched, and exec::RecordedStep::Launch's time of it;

@@ -280,11 +280,12 @@ TEST_CASE("graphs are true, false or auto, and print as they are written in TOML
   CHECK(graphs_of("true").cluster.graphs == "true");
   CHECK(graphs_of("\"true\"").cluster.graphs == "true");
   CHECK(graphs_of("\"auto\"").cluster.graphs == "auto");
-  CHECK_THAT(to_toml(graphs_of("true")), Contains("\ngraphs = true\n"));
-  CHECK_THAT(to_toml(graphs_of("\"auto\"")), Contains("\ngraphs = \"auto\"\n"));
+  CHECK_THAT(to_toml(graphs_of("true")), Catch::Contains("\ngraphs = true\n"));
+  CHECK_THAT(to_toml(graphs_of("\"auto\"")), Catch::Contains("\ngraphs = \"auto\"\n"));
   CHECK(parse(to_toml(graphs_of("true"))).cluster.graphs == "true");
-  CHECK_THROWS_WITH(graphs_of("\"on\""), Contains("is one of auto, true, false, but got \"on\""));
-  CHECK_THROWS_WITH(graphs_of("3"), Contains("cluster.graphs is a string, but got 3"));
+  CHECK_THROWS_WITH(graphs_of("\"on\""),
+                    Catch::Contains("is one of auto, true, false, but got \"on\""));
+  CHECK_THROWS_WITH(graphs_of("3"), Catch::Contains("cluster.graphs is a string, but got 3"));
 }
 
 TEST_CASE("a resumed run may change training, cluster, strategy, rates and schedules") {

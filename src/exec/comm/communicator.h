@@ -109,8 +109,8 @@ class Group {
   // wait for a rank that waits for another.
   virtual void connect_pairs(const std::vector<Pair>& /*pairs*/) {}
 
-  // Returns whether a transfer is work of the device's streams alone, so that a device can record it
-  // (exec/recorder.h).
+  // Returns whether a transfer is work of the device's streams alone, so that the device can record
+  // it (exec/recorder.h).
   virtual bool recordable() const { return false; }
 
   // Returns zeroed memory that all ranks of the group map, 64-byte aligned, or nullptr where they

@@ -1,4 +1,4 @@
-#include "cuda/step_graph.h"
+#include "cuda/graphs/step_graph.h"
 
 #include <ATen/ATen.h>
 
