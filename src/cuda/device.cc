@@ -9,10 +9,10 @@
 #include "cuda/check.h"
 #include "cuda/dry_run.h"
 #include "cuda/failures.h"
+#include "cuda/graphs/step_graph.h"
 #include "cuda/host_copies.h"
 #include "cuda/ops/ops.h"
 #include "cuda/staging.h"
-#include "cuda/graphs/step_graph.h"
 #include "cuda/torch_side.h"
 #include "exec/ops/deterministic.h"
 

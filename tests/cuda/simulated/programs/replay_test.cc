@@ -77,7 +77,7 @@ class Wrapped : public exec::RecordedStep {
   std::unique_ptr<exec::RecordedStep> inner_;
 };
 
-// The batches of the first launch are those of all launches.
+// All launches have the batches of the first one.
 class KeepsBatches : public Wrapped {
  public:
   using Wrapped::Wrapped;
