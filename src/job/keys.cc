@@ -170,12 +170,6 @@ void check(const JobKey& key, const Ref& value, const std::string& at) {
 
 bool takes_booleans(const JobKey& key) { return contains(key.allowed, "true"); }
 
-std::string toml_of(const JobKey& key, const Ref& value) {
-  auto* const* text = std::get_if<std::string*>(&value);
-  const bool boolean = text && takes_booleans(key) && (**text == "true" || **text == "false");
-  return boolean ? **text : toml_of(value);
-}
-
 std::string toml_of(const Ref& value) {
   struct {
     std::string operator()(bool* b) { return *b ? "true" : "false"; }

@@ -88,10 +88,8 @@ void check(const JobKey& key, const Ref& value, const std::string& at);
 
 // Returns the value as TOML.
 std::string toml_of(const Ref& value);
-// The same, where true and false may be values of a key whose others are strings.
-std::string toml_of(const JobKey& key, const Ref& value);
 
-// Returns whether a key that is a string is also true or false.
+// Returns whether a job may give a string of the key, "true" or "false", without its quotes.
 bool takes_booleans(const JobKey& key);
 
 }  // namespace perigee::job

@@ -57,7 +57,7 @@ std::vector<std::pair<const JobKey*, std::string>> values_of(const Job& original
     if (is_list(key.table)) continue;
     if (!key.kinds.empty() && find_key("model", key.name, job.model.kind) != &key) continue;
     if (!key.otherwise.empty() && is_initial(key, job, unused)) continue;
-    out.emplace_back(&key, toml_of(key, ref(key, job, unused)));
+    out.emplace_back(&key, toml_of(ref(key, job, unused)));
   }
   return out;
 }
@@ -118,7 +118,7 @@ void reference_rows(std::string& out, const std::string& table, const std::strin
     if (key.table != table || !is_own) continue;
     Job job;
     ListEntry entry;
-    const auto initial = fmt::format("`{}`", toml_of(key, ref(key, job, entry)));
+    const auto initial = fmt::format("`{}`", toml_of(ref(key, job, entry)));
     auto value = type_of(key);
     if (const auto limits = limits_of(key); !limits.empty()) value += ", " + limits;
     out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, cell(value),
