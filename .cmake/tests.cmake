@@ -135,7 +135,7 @@ if(TARGET tests_cuda)
   target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address -fno-omit-frame-pointer)
   file(GLOB host_sources CONFIGURE_DEPENDS
     tests/cuda/host/*.cc tests/cuda/simulated/*.cc
-    tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
+    tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/graphs/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
   list(FILTER host_sources EXCLUDE REGEX "host/launch.cc$|src/cuda/(calls|host|torch_allocator|torch_side).cc$")
   foreach(part built_in memory models ranks support)  # plans that the programs of simulated GPUs carry out
     list(APPEND host_sources ${PROJECT_SOURCE_DIR}/tests/parity/support/${part}.cc)

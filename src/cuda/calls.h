@@ -21,12 +21,18 @@
   X(cudaGetErrorName)                 \
   X(cudaGetErrorString)               \
   X(cudaGetLastError)                 \
+  X(cudaGraphDestroy)                 \
+  X(cudaGraphExecDestroy)             \
+  X(cudaGraphInstantiateWithFlags)    \
+  X(cudaGraphLaunch)                  \
   X(cudaMemGetInfo)                   \
   X(cudaMemcpyAsync)                  \
   X(cudaMemsetAsync)                  \
   X(cudaRuntimeGetVersion)            \
   X(cudaSetDevice)                    \
+  X(cudaStreamBeginCapture)           \
   X(cudaStreamCreateWithPriority)     \
+  X(cudaStreamEndCapture)             \
   X(cudaStreamSynchronize)            \
   X(cudaStreamWaitEvent)              \
   X(ncclAllGather)                    \

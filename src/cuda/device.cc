@@ -9,6 +9,7 @@
 #include "cuda/check.h"
 #include "cuda/dry_run.h"
 #include "cuda/failures.h"
+#include "cuda/graphs/step_graph.h"
 #include "cuda/host_copies.h"
 #include "cuda/ops/ops.h"
 #include "cuda/staging.h"
@@ -157,6 +158,8 @@ class GpuDevice : public CudaDevice {
     return guard;
   }
 
+  exec::Recorder* recorder() override { return recorder_.get(); }
+
   void upload(const at::Tensor& target, const at::Tensor& source) override {
     staging_.upload(target, source, stream());
   }
@@ -178,6 +181,7 @@ class GpuDevice : public CudaDevice {
         checked = now;
       }
     }
+    graph_state().launched = 0;
     take_fault(*fault_);
   }
 
@@ -201,6 +205,7 @@ class GpuDevice : public CudaDevice {
   std::unique_ptr<HostCopies> out_, in_;  // to the host and from it
   Clock clock_;
   std::vector<std::unique_ptr<Event>> marks_;
+  std::unique_ptr<exec::Recorder> recorder_ = graph_recorder(*this);
   int64_t outside_ = 0;  // bytes of tensors in use at reset_peak()
 };
 

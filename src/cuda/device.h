@@ -25,6 +25,15 @@ class Clock {
   int64_t at_ = 0;
 };
 
+// Steps that are CUDA graphs (graphs/step_graph.h).
+struct GraphState {
+  bool recording = false;  // work that is submitted now becomes part of a graph
+  // exec::now() when the graph that runs was launched, and exec::RecordedStep::Launch's time of it;
+  // 0: none runs.
+  int64_t launched = 0;
+  int64_t usual_nanoseconds = 0;
+};
+
 class CudaDevice : public exec::Device {
  public:
   // Returns the compute stream.
@@ -32,10 +41,14 @@ class CudaDevice : public exec::Device {
   // Returns the clock, which is synchronised at the start of each step.
   virtual const Clock& clock() const = 0;
   int index() const { return place().index(); }
+  GraphState& graph_state() { return graph_state_; }
 
   // Makes later work on the compute stream, and on this thread's current stream, wait for
   // the event.
   void follow(const Event& event) const;
+
+ private:
+  GraphState graph_state_;
 };
 
 // Returns the rank's device. Throws Error where there is no such GPU or it is not supported.

@@ -45,16 +45,16 @@ class Copy : public exec::Work {
 
 }  // namespace
 
-std::shared_ptr<std::byte> pinned_memory(int64_t bytes) {
+std::shared_ptr<std::byte> pinned_memory(int64_t bytes, const PinnedUse& use) {
   const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
   void* memory = nullptr;
   const auto result = calls().cudaHostAlloc(&memory, wanted, cudaHostAllocDefault);
   if (result == cudaErrorMemoryAllocation) {
     calls().cudaGetLastError();
     fail_run("exec",
-             "offloading needs {} bytes of pinned memory of the host, but it does not give them: "
-             "offload less, or raise the limit of locked memory (ulimit -l)",
-             bytes);
+             "{} needs {} bytes of pinned memory of the host, but it does not give them: {}, or "
+             "raise the limit of locked memory (ulimit -l)",
+             use.purpose, bytes, use.remedy);
   }
   check(result, "cudaHostAlloc");
   std::memset(memory, 0, wanted);

@@ -5,14 +5,21 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 
 #include "cuda/device.h"
 #include "exec/comm/communicator.h"
 
 namespace perigee::cuda {
 
+// The purpose of pinned memory and the remedy where there is not enough: parts of an error.
+struct PinnedUse {
+  std::string_view purpose = "offloading";
+  std::string_view remedy = "offload less";
+};
+
 // Returns zeroed pinned memory. Throws Error when the host cannot allocate it.
-std::shared_ptr<std::byte> pinned_memory(int64_t bytes);
+std::shared_ptr<std::byte> pinned_memory(int64_t bytes, const PinnedUse& use = {});
 
 // Copies in one direction, on a stream of their own.
 class HostCopies {

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/MemPool.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 #include <vector>
 
 #include "cuda/handles.h"
@@ -61,6 +64,33 @@ cudaStream_t current_stream(int device) {
 }
 
 cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+CapturePool::CapturePool(int device)
+    : device_(device), id_(at::cuda::MemPool::graph_pool_handle(/*is_user_created=*/false)) {}
+
+CapturePool::~CapturePool() {
+  try {
+    close();
+    if (used_) c10::cuda::CUDACachingAllocator::releasePool(index_of(device_), id_);
+  } catch (const std::exception&) {
+    // The GPU has failed, and its memory is gone.
+  }
+}
+
+void CapturePool::open() {
+  c10::cuda::CUDACachingAllocator::beginAllocateToPool(
+      index_of(device_), id_, [](cudaStream_t stream) {
+        auto status = cudaStreamCaptureStatusNone;
+        return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+               status == cudaStreamCaptureStatusActive;
+      });
+  open_ = used_ = true;
+}
+
+void CapturePool::close() {
+  if (!std::exchange(open_, false)) return;
+  c10::cuda::CUDACachingAllocator::endAllocateToPool(index_of(device_), id_);
+}
 
 int64_t reset_tensor_peak(int device) {
   c10::cuda::CUDACachingAllocator::resetPeakStats(index_of(device));

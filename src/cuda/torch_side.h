@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/calls.h"
@@ -36,6 +37,22 @@ void serve(int device, exec::ServedAllocations* allocations);
 // Appends this thread's allocations on the GPU, and when they are freed, to `entries`, or (nullptr)
 // ends that.
 void record(int device, std::vector<exec::RecordedAllocations::Entry>* entries);
+
+// Memory of LibTorch's allocator for one CUDA graph. Between open() and close(), its memory
+// for streams of the GPU that are captured is from a pool of its own, which lives as long as this.
+class CapturePool {
+ public:
+  explicit CapturePool(int device);
+  ~CapturePool();  // throws nothing
+  CapturePool(const CapturePool&) = delete;
+  void open();
+  void close();
+
+ private:
+  int device_;
+  bool open_ = false, used_ = false;
+  std::pair<uint64_t, uint64_t> id_;  // c10::MempoolId_t
+};
 
 // The caching allocator of a GPU. Starts a peak; returns the bytes of the tensors in use.
 int64_t reset_tensor_peak(int device);

@@ -3,6 +3,8 @@
 
 #include "compile/program.h"
 #include "exec/comm/communicator.h"
+#include "exec/device.h"
+#include "exec/memory/arena.h"
 #include "mesh/mesh.h"
 
 namespace perigee::exec {
@@ -12,5 +14,10 @@ namespace perigee::exec {
 // Error where they do not connect within the time-out.
 void connect_groups(const compile::Program& program, Communicator& communicator,
                     const mesh::Mesh& mesh);
+
+// Gives frames of one copy the memory that all ranks of their groups map. All ranks call it. Throws
+// Error where they cannot map it: on several hosts, or on a GPU.
+void place_one_copies(const compile::Program& program, Communicator& communicator,
+                      const mesh::Mesh& mesh, const Device& device, Arena& arena);
 
 }  // namespace perigee::exec

@@ -16,6 +16,7 @@
 
 namespace perigee::exec {
 
+class Recorder;
 class ServedAllocations;
 class Submitter;
 class Work;
@@ -72,6 +73,9 @@ class Device {
   // Returns the device's way to run the executor's work later, or nullptr: ops run or submit
   // themselves within the call.
   virtual Submitter* submitter() { return nullptr; }
+
+  // Returns the device's way to record steps, or nullptr where it has none.
+  virtual Recorder* recorder() { return nullptr; }
 
   // Copies a host tensor to `target`. The caller may write to `source` after this returns.
   virtual void upload(const at::Tensor& target, const at::Tensor& source) = 0;

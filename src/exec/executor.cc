@@ -3,20 +3,21 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "base/fail.h"
 #include "compile/draft/collective.h"
 #include "compile/events.h"
+#include "exec/borrow.h"
 #include "exec/connect_groups.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
 #include "exec/memory/serving.h"
 #include "exec/prepared.h"
+#include "exec/replay.h"
 #include "exec/submitter.h"
 #include "exec/tensor.h"
 
@@ -66,12 +67,20 @@ struct Executor::Impl {
   size_t settled = 0;  // intervals before this one hold times, not marks
   std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
   int64_t waited = 0;                              // nanoseconds of the last step
+  std::optional<Replay> replay;
+  RecordedStep* recorded = nullptr;  // while its work is submitted
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
     return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
                        instruction.scope,
                        instruction.phase == graph::Phase::forward ? "forward" : "backward",
                        section.name());
+  }
+
+  [[noreturn]] void fail_instruction(const compile::Run& run, const Instruction& instruction,
+                                     const std::exception& error) const {
+    fail_run("exec", "{}, microbatch {} must run, but got: {}",
+             where(program.sections[run.section], instruction), run.microbatch, text_of(error));
   }
 
   at::Tensor tensor_of(ValueId v, const std::vector<std::byte*>& bases) const {
@@ -87,14 +96,15 @@ struct Executor::Impl {
     return arena.tensor(address, value.type, value.strides, host);
   }
 
-  void place_one_copies();
-  void borrow();
   void find_kernels();
   void prepare_bindings();
   PreparedSection& prepare(int32_t section, int32_t slot);
   void run(const StepInputs& inputs);
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
+  void submit(const StepInputs& inputs);
+  void submit_replayed(const StepInputs& inputs);
+  at::Tensor batch(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch) const;
   void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
   // Returns the index into `events`: an event has an entry for each copy of the section's frame, or
   // one entry if it starts once a step.
@@ -105,73 +115,6 @@ struct Executor::Impl {
   void wait(size_t event);
   void settle();
 };
-
-// Gives frames of one copy the memory that all ranks of their groups map.
-void Executor::Impl::place_one_copies() {
-  std::map<std::string, size_t> frames;  // by group, in the order in which all ranks call them
-  for (size_t f = 0; f < program.frames.size(); ++f) {
-    const auto& frame = program.frames[f];
-    if (frame.held_by >= 0 && !frame.borrowed) {
-      frames[program.streams[frame.held_by].name()] = f;
-    }
-  }
-  for (const auto& [name, f] : frames) {
-    const auto ranks = compile::ranks_of(mesh, compile::Stream::parse(name), program.rank);
-    std::shared_ptr<std::byte> memory;
-    if (device.place().is_cpu()) {
-      memory = communicator.group(name, ranks)->one_memory(program.frames[f].bytes);
-    }
-    if (!memory) {
-      fail_run(
-          "exec",
-          "the plan has ranks {} hold one copy of the weights, so they must map each other's "
-          "memory on one host's CPU, but they cannot: set cluster.communicator = \"gloo\", or give "
-          "zero1 or zero2 one_copy = false",
-          fmt::join(ranks, ","));
-    }
-    arena.put(f, std::move(memory));
-  }
-}
-
-void Executor::Impl::borrow() {
-  for (const auto& binding : program.bindings) {
-    if (binding.kind != Binding::Kind::parameter && binding.kind != Binding::Kind::buffer &&
-        binding.kind != Binding::Kind::state) {
-      continue;
-    }
-    const auto& value = program.values[binding.value.index];
-    if (value.place.frame < 0 || !program.frames[value.place.frame].borrowed) continue;
-    if (!options.lender) {
-      fail("exec", "a program that borrows its weights needs an executor that has \"{}\"",
-           binding.name);
-    }
-    const auto& known = options.lender->program().bindings;
-    const auto same = std::find_if(known.begin(), known.end(), [&](const Binding& other) {
-      return other.kind == binding.kind && other.name == binding.name &&
-             other.ranges == binding.ranges;
-    });
-    if (same == known.end()) {
-      fail("exec", "\"{}\" must be lent in the same parts, but the lender has others",
-           binding.name);
-    }
-    const auto lent = options.lender->tensor(*same);
-    const auto own = tensor_of(binding.value, arena.bases());
-    if (!same_layout(lent, own)) {
-      fail("exec", "\"{}\" must be lent as {}, but is {}", binding.name, layout_of(own),
-           layout_of(lent));
-    }
-    const auto root = value.view_of.defined() ? value.view_of : binding.value;
-    auto* address = static_cast<std::byte*>(lent.data_ptr()) -
-                    (value.place.offset - program.values[root.index].place.offset);
-    const auto [at, added] = borrowed.emplace(root.index, address);
-    if (!added && at->second != address) {
-      fail("exec",
-           "\"{}\" must be lent at its offset from the other parameters of its buffer, but has "
-           "another address",
-           binding.name);
-    }
-  }
-}
 
 void Executor::Impl::find_kernels() {
   for (const auto& section : program.sections) {
@@ -266,31 +209,30 @@ void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& b
   serving.check_all_freed();
 }
 
+// Returns the tensor that a load copies.
+at::Tensor Executor::Impl::batch(const Prepared& prepared, const StepInputs& inputs,
+                                 int64_t microbatch) const {
+  const auto& name = prepared.binding->name;
+  if (!inputs.data) fail("exec", "the step needs the data tensor \"{}\", but got no data", name);
+  return part_of_batch(prepared, inputs.data(name, microbatch));
+}
+
 void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch) {
-  const auto& binding = *prepared.binding;
-  if (!inputs.data)
-    fail("exec", "the step needs the data tensor \"{}\", but got no data", binding.name);
-  auto given = inputs.data(binding.name, microbatch);
-  if (!given.defined())
-    fail("exec", "the step needs the data tensor \"{}\", but got none", binding.name);
-  if (given.sizes() != prepared.target.sizes() && given.sizes().vec() == binding.shape) {
-    for (size_t d = 0; d < binding.ranges.size(); ++d) {
-      given = given.narrow(static_cast<int64_t>(d), binding.ranges[d].begin,
-                           binding.ranges[d].length);
-    }
+  if (recorded) {
+    recorded->upload(prepared.target);
+  } else {
+    device.upload(prepared.target, batch(prepared, inputs, microbatch));
   }
-  if (given.sizes() != prepared.target.sizes() ||
-      given.scalar_type() != prepared.target.scalar_type()) {
-    fail("exec", "the data tensor \"{}\" must be {} (or [{}] over all ranks), but is {}",
-         binding.name, to_string(type_of(prepared.target)), fmt::join(binding.shape, ", "),
-         to_string(type_of(given)));
-  }
-  device.upload(prepared.target, given);
 }
 
 void Executor::Impl::wait(size_t event) {
   auto& [work, interval] = events.at(event);
   if (!work) return;
+  if (recorded) {  // a recorded step has no marks
+    work->wait();
+    work.reset();
+    return;
+  }
   const auto begin = device.mark();
   work->wait();
   waits.emplace_back(begin, device.mark());
@@ -376,8 +318,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
         }
       }
     } catch (const std::exception& error) {
-      fail_run("exec", "{}, microbatch {} must run, but got: {}",
-               where(program.sections[run.section], instruction), run.microbatch, text_of(error));
+      fail_instruction(run, instruction, error);
     }
     const bool computes = instruction.kind == Instruction::Kind::op ||
                           instruction.kind == Instruction::Kind::load;
@@ -392,6 +333,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
   if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto entered = device.enter();
+  const auto started = now();
   for (auto& [tensor, name] : scalars) {
     const auto given = inputs.scalars.find(name);
     if (given == inputs.scalars.end() && name != "step") {
@@ -405,10 +347,51 @@ void Executor::Impl::run(const StepInputs& inputs) {
       tensor.fill_(value);
     }
   }
-  // Each copy of the model draws random numbers for its own samples, as each microbatch does.
   waits.clear();
+  if (replay && !recording) {
+    submit_replayed(inputs);
+  } else {
+    submit(inputs);
+  }
+  device.synchronize([this] { communicator.check(); });
+  if (replay && !recording) replay->ended(now() - started);
+  waited = 0;
+  for (const auto& [begin, end] : waits) waited += device.time(end) - device.time(begin);
+  if (recording) settle();
+}
+
+void Executor::Impl::submit_replayed(const StepInputs& inputs) {
+  Replay::Step step{.number = inputs.step};
+  for (const auto& run : program.order) step.runs.push_back(inputs.step % run.every == 0);
+  step.batches = [&] {
+    std::vector<at::Tensor> batches;
+    for (size_t r = 0; r < program.order.size(); ++r) {
+      const auto& run = program.order[r];
+      if (!step.runs[r]) continue;
+      for (const auto& prepared : prepare(run.section, run.slot).instructions) {
+        if (prepared.source->kind != Instruction::Kind::load) continue;
+        try {
+          batches.push_back(batch(prepared, inputs, run.microbatch));
+        } catch (const std::exception& error) {
+          fail_instruction(run, *prepared.source, error);
+        }
+      }
+    }
+    return batches;
+  };
+  step.submit = [&](RecordedStep* into) {
+    recorded = into;
+    const std::shared_ptr<void> ended(this, [](Impl* impl) { impl->recorded = nullptr; });
+    submit(inputs);
+  };
+  replay->submit(step);
+}
+
+void Executor::Impl::submit(const StepInputs& inputs) {
+  // Each copy of the model draws random numbers for its own samples, as each microbatch does.
   Draw draw{.seed = options.seed,
             .step = inputs.step,
+            .step_in_memory = recorded ? recorded->step_in_memory() : nullptr,
             .microbatches = program.microbatches * program.model_copies};
   for (const auto& run : program.order) {
     if (inputs.step % run.every != 0) continue;
@@ -416,10 +399,6 @@ void Executor::Impl::run(const StepInputs& inputs) {
     run_section(run, inputs, draw);
   }
   for (size_t event = 0; event < events.size(); ++event) wait(event);
-  device.synchronize([this] { communicator.check(); });
-  waited = 0;
-  for (const auto& [begin, end] : waits) waited += device.time(end) - device.time(begin);
-  if (recording) settle();
 }
 
 Executor::Executor(compile::Program program, Communicator& communicator, const mesh::Mesh& mesh,
@@ -435,8 +414,10 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->once = compile::started_once(p);
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   connect_groups(p, communicator, mesh);
-  impl_->place_one_copies();
-  impl_->borrow();
+  place_one_copies(p, communicator, mesh, impl_->device, impl_->arena);
+  impl_->borrowed = borrowed_addresses(p, impl_->options.lender, [&](ValueId v) {
+    return impl_->tensor_of(v, impl_->arena.bases());
+  });
   impl_->find_kernels();
   impl_->prepare_bindings();
   // Finds errors before the first step.
@@ -484,6 +465,26 @@ std::vector<std::string> Executor::names(Binding::Kind kind) const {
 
 const compile::Program& Executor::program() const { return impl_->program; }
 int64_t Executor::frame_bytes() const { return impl_->arena.bytes(); }
+
+std::string Executor::unrecordable() const {
+  const auto& program = impl_->program;
+  for (const auto& run : program.order) {
+    for (const auto& prepared : impl_->prepare(run.section, run.slot).instructions) {
+      const auto& instruction = *prepared.source;
+      const auto why = exec::unrecordable(prepared, op_of(program, instruction));
+      if (why.empty()) continue;
+      return fmt::format("{} in scope \"{}\" {}", instruction.op, instruction.scope, why);
+    }
+  }
+  return impl_->device.recorder() ? "" : fmt::format("{} records no work", impl_->device.kind());
+}
+
+void Executor::replay_steps() {
+  if (const auto why = unrecordable(); !why.empty()) {
+    fail("exec", "recorded steps need ops that the host does not wait for, but {}", why);
+  }
+  impl_->replay.emplace(*impl_->device.recorder());
+}
 
 int64_t Executor::waited() const { return impl_->waited; }
 

@@ -69,7 +69,15 @@ class Executor {
   const compile::Program& program() const;
   int64_t frame_bytes() const;
 
-  // Returns the nanoseconds of the last step in which the compute stream waited for collectives.
+  // Returns why the device cannot record the program's steps ("perigee::route in scope \"layers.0\"
+  // reads numbers on the host"), or "".
+  std::string unrecordable() const;
+  // From now on, records a step and replays it (exec/replay.h); all ranks call it, or none. A step
+  // whose intervals are recorded runs as before. Throws Error where the steps cannot be recorded.
+  void replay_steps();
+
+  // Returns the nanoseconds of the last step in which the compute stream waited for collectives;
+  // 0 for a recorded step.
   int64_t waited() const;
 
   // Turns the recording of intervals on or off and clears the recorded ones.

@@ -110,6 +110,25 @@ void store_results(Prepared& prepared) {
   }
 }
 
+at::Tensor part_of_batch(const Prepared& load, at::Tensor given) {
+  const auto& binding = *load.binding;
+  const auto& target = load.target;
+  if (!given.defined())
+    fail("exec", "the step needs the data tensor \"{}\", but got none", binding.name);
+  if (given.sizes() != target.sizes() && given.sizes().vec() == binding.shape) {
+    for (size_t d = 0; d < binding.ranges.size(); ++d) {
+      given = given.narrow(static_cast<int64_t>(d), binding.ranges[d].begin,
+                           binding.ranges[d].length);
+    }
+  }
+  if (given.sizes() != target.sizes() || given.scalar_type() != target.scalar_type()) {
+    fail("exec", "the data tensor \"{}\" must be {} (or [{}] over all ranks), but is {}",
+         binding.name, to_string(type_of(target)), fmt::join(binding.shape, ", "),
+         to_string(type_of(given)));
+  }
+  return given;
+}
+
 const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
                             const std::string& name) {
   for (const auto& binding : program.bindings) {

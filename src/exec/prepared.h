@@ -68,6 +68,10 @@ void prepare(Prepared& prepared, const compile::Instruction& instruction,
 // Throws Error where a result has another type or is missing.
 void store_results(Prepared& prepared);
 
+// Returns the tensor that a load copies: this rank's part of a data tensor, or `given` itself. Throws
+// Error for an undefined tensor, and for one of another type or shape.
+at::Tensor part_of_batch(const Prepared& load, at::Tensor given);
+
 // Returns the program's first binding of that kind and name, or nullptr.
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,
                                      const std::string& name);

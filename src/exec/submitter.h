@@ -32,7 +32,8 @@ class Submitter {
   virtual void begin(const Running& running) = 0;
 
   // Submits the op of the instruction to the compute stream. What `run` refers to lives until
-  // Device::synchronize has returned, which throws the exception of a `run`.
+  // Device::synchronize has returned, which throws the exception of a `run`; in a recorded step
+  // (recorder.h) `run` is called by each launch, and its objects live as long as the step.
   virtual void submit(std::function<void()> run) = 0;
 
   // Submits the fill of a tensor of one element to the compute stream, before the step begins.

@@ -214,10 +214,11 @@ struct ClusterConfig {
   int64_t threads = 0;         // of one rank's CPU work; 0: train/task/threads.h
   bool deterministic = false;  // on a GPU: kernels that are bit-equal from run to run; a CPU's are
   bool tf32 = false;           // on a GPU: float32 products and convolutions round to TF32
-  double timeout = 60;         // seconds after which a rank that does not answer ends the job
-  std::string devices;         // which GPUs of a host its ranks take, "0,2"; "": all
-  bool in_process = false;     // ranks are threads of one process
-  std::string messages = "device";    // between stages: device (NCCL on a GPU), gloo
+  std::string graphs = "false";     // on a GPU: steps are replayed CUDA graphs: auto, true, false
+  double timeout = 60;              // seconds after which a rank that does not answer ends the job
+  std::string devices;              // which GPUs of a host its ranks take, "0,2"; "": all
+  bool in_process = false;          // ranks are threads of one process
+  std::string messages = "device";  // between stages: device (NCCL on a GPU), gloo
   std::string communicator = "auto";  // between processes: auto, shared (memory), gloo
   std::string file;                   // cluster description, for planning only; "": this machine
   std::string profile;                // profile database; "": the user's, in the cache folder

@@ -168,6 +168,8 @@ void check(const JobKey& key, const Ref& value, const std::string& at) {
   }
 }
 
+bool takes_booleans(const JobKey& key) { return contains(key.allowed, "true"); }
+
 std::string toml_of(const Ref& value) {
   struct {
     std::string operator()(bool* b) { return *b ? "true" : "false"; }

@@ -89,4 +89,7 @@ void check(const JobKey& key, const Ref& value, const std::string& at);
 // Returns the value as TOML.
 std::string toml_of(const Ref& value);
 
+// Returns whether a job may give a string of the key, "true" or "false", without its quotes.
+bool takes_booleans(const JobKey& key);
+
 }  // namespace perigee::job

@@ -169,7 +169,10 @@ class Reader {
     const Ref value = ref(key, job_, entry_);
     const auto place = at(node.source());
     places_[key.path()] = place;
-    if (!std::visit([&](auto* to) { return assign(node, *to); }, value)) {
+    const auto* flag = takes_booleans(key) ? node.as_boolean() : nullptr;
+    if (flag) {
+      *std::get<std::string*>(value) = flag->get() ? "true" : "false";
+    } else if (!std::visit([&](auto* to) { return assign(node, *to); }, value)) {
       fail("job", "{}{} is {}, but got {}", place, key.path(), type_of(key), describe(node));
     }
     check(key, value, place);

@@ -36,6 +36,14 @@ std::vector<JobKey> cluster_keys() {
        .about = "On a GPU: whether float32 products and convolutions may round their factors to "
                 "TF32 (10 bits of mantissa), which takes a fraction of the time."},
       {.table = "cluster",
+       .name = "graphs",
+       .field = FIELD(j.cluster.graphs),
+       .allowed = {"auto", "true", "false"},
+       .about = "On a GPU: whether a step is recorded as a CUDA graph, which later steps launch as "
+                "one piece of work: wherever the program allows it (`\"auto\"`; the log says which "
+                "op prevents it), always (`true`: otherwise an error), or never (`false`). It has "
+                "been tested on simulated GPUs only."},
+      {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
        .more_than = 0,

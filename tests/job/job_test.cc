@@ -272,6 +272,22 @@ TEST_CASE("set changes one key of a job built in code") {
   CHECK_THROWS_WITH(job.complete(), "[job] resnet has no key \"colour\"");
 }
 
+TEST_CASE("graphs are true, false or auto, with or without quotes where TOML allows it") {
+  const auto graphs_of = [](const std::string& value) {
+    return parse("[model]\nkind = \"gpt\"\n[cluster]\ngraphs = " + value + "\n");
+  };
+  CHECK(parse("[model]\nkind = \"gpt\"\n").cluster.graphs == "false");
+  CHECK(graphs_of("true").cluster.graphs == "true");
+  CHECK(graphs_of("\"true\"").cluster.graphs == "true");
+  CHECK(graphs_of("\"auto\"").cluster.graphs == "auto");
+  CHECK_THAT(to_toml(graphs_of("true")), Catch::Contains("\ngraphs = \"true\"\n"));
+  CHECK_THAT(to_toml(graphs_of("\"auto\"")), Catch::Contains("\ngraphs = \"auto\"\n"));
+  CHECK(parse(to_toml(graphs_of("true"))).cluster.graphs == "true");
+  CHECK_THROWS_WITH(graphs_of("\"on\""),
+                    Catch::Contains("is one of auto, true, false, but got \"on\""));
+  CHECK_THROWS_WITH(graphs_of("3"), Catch::Contains("cluster.graphs is a string, but got 3"));
+}
+
 TEST_CASE("a resumed run may change training, cluster, strategy, rates and schedules") {
   const std::string text = "[model]\nkind = \"gpt\"\n";
   const Job before = parse(text);

@@ -317,6 +317,24 @@ TEST_CASE("a job without [model] trains an application's own module", "[device]"
   CHECK(losses == trained.first);
 }
 
+TEST_CASE("recorded steps train as others; on a CPU they are left out, or an error where required",
+          "[device]") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3\ndropout = 0.2"));
+  const auto run = [&](const std::string& graphs) {
+    setup.job.cluster.graphs = graphs;
+    return setup.run(1, 2, data_parallel(1));
+  };
+  const auto expected = run("false");
+  check_equal(run("auto"), expected);
+  if (on_gpu()) {
+    check_equal(run("true"), expected);
+    return;
+  }
+  CHECK_THROWS_WITH(run("true"),
+                    Catch::Contains("[cluster] cluster.graphs = true records steps on GPUs, but") &&
+                        Catch::Contains("set cluster.graphs = \"auto\""));
+}
+
 TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});

@@ -15,6 +15,7 @@ struct RandomPlace {
   uint64_t seed = 0;
   uint32_t key = 0;
   uint32_t step = 0;
+  const uint32_t* step_in_memory = nullptr;  // of the GPU, in place of `step`
   int64_t numel = 0;
   int64_t run = 1;  // consecutive elements with consecutive indices
   uint64_t offset = 0;
@@ -35,7 +36,7 @@ struct RandomPlace {
   }
 
   PERIGEE_BOTH exec::PhiloxWords block(uint64_t index) const {
-    return exec::philox_block(seed, key, step, index / 4);
+    return exec::philox_block(seed, key, step_in_memory ? *step_in_memory : step, index / 4);
   }
 };
 

@@ -99,8 +99,10 @@ std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
     if (t.unpack) t.unpack();
     work->end_.record(on.stream());
   } catch (const std::exception& error) {
-    fail_transfer(t, exec::first_line(error));
+    fail_work(name_of(t.kind), exec::first_line(error));
   }
+  // Within a graph, events have no state that the host may ask for.
+  if (device_->graph_state().recording) return work;
   while (!running_.empty() && running_.front()->passed()) running_.pop_front();
   running_.push_back(work);
   return work;
@@ -108,17 +110,19 @@ std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
 
 void NcclGroup::check() {
   std::erase_if(running_, [](const auto& work) { return work->passed(); });
-  if (running_.empty()) return;
+  const bool in_graph = device_->graph_state().launched > 0;
+  if (running_.empty() && !in_graph) return;
   const auto check_lane = [&](const Lane& lane) {
     const auto failure = lane.failure();
-    if (!failure.empty())
-      fail_transfer(running_.front()->transfer(), "NCCL lost a rank: " + failure);
+    if (failure.empty()) return;
+    fail_work(in_graph ? "a recorded step" : name_of(running_.front()->transfer().kind),
+              "NCCL lost a rank: " + failure);
   };
   if (main_) check_lane(*main_);
   for (const auto& [pair, lane] : messages_) check_lane(lane);
   const auto most = std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout).count();
   for (const auto& work : running_) {
-    if (work->waited() > most) fail_transfer(work->transfer(), "no answer");
+    if (work->waited() > most) fail_work(name_of(work->transfer().kind), "no answer");
   }
 }
 
@@ -127,13 +131,12 @@ void NcclGroup::abort() {
   for (auto& [pair, lane] : messages_) lane.abort();
 }
 
-void NcclGroup::fail_transfer(const exec::Transfer& transfer, const std::string& seen) {
+void NcclGroup::fail_work(std::string_view work, const std::string& seen) {
   const auto reason = exec::failure_or(*store_, seen);
   // Kernels that wait for the other rank would occupy the GPU forever.
   abort();
   fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
-           rank(), name_of(transfer.kind), name(), fmt::join(ranks(), ","), options_.seconds(),
-           reason);
+           rank(), work, name(), fmt::join(ranks(), ","), options_.seconds(), reason);
 }
 
 }  // namespace perigee::cuda

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,8 +49,10 @@ class NcclGroup : public exec::Group {
 
   std::shared_ptr<exec::Work> transfer(exec::Transfer transfer) override;
   void connect_pairs(const std::vector<Pair>& pairs) override;
+  bool recordable() const override { return true; }
 
-  // Throws Error when a collective has failed or exceeded the time-out.
+  // Throws Error when a collective has failed or exceeded the time-out. Of collectives in a graph,
+  // failures only are known: the communicator counts the graph's time.
   void check();
   // Ends this group's work on the GPU. The group cannot be used after it.
   void abort();
@@ -60,7 +63,8 @@ class NcclGroup : public exec::Group {
   friend class NcclWork;
   LaneOptions lane_options(const std::string& name, int64_t index, int64_t size) const;
   Lane& lane(Pair pair);
-  [[noreturn]] void fail_transfer(const exec::Transfer& transfer, const std::string& seen);
+  // `work`: a collective's name.
+  [[noreturn]] void fail_work(std::string_view work, const std::string& seen);
 
   exec::RendezvousOptions options_;
   exec::Store store_;

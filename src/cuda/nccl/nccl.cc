@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 
@@ -55,6 +56,7 @@ class NcclCommunicator : public exec::Communicator {
                failure);
     }
     for (auto& [key, group] : groups_) group->check();
+    check_graph();
   }
 
   void abort(const std::string& reason) override {
@@ -63,6 +65,21 @@ class NcclCommunicator : public exec::Communicator {
   }
 
  private:
+  // A graph's collectives have no time-outs of their own (exec/recorder.h).
+  void check_graph() {
+    const auto& graph = device_->graph_state();
+    if (graph.launched == 0) return;
+    const std::chrono::nanoseconds most = options_.timeout +
+                                          std::chrono::nanoseconds(graph.usual_nanoseconds);
+    if (exec::now() - graph.launched <= most.count()) return;
+    const auto reason = exec::failure_or(*store_, "no answer");
+    end_groups();
+    fail_run("communicator",
+             "rank {}: a recorded step must finish within {:.1f} s (cluster.timeout after the time "
+             "that a step takes), but got: {}",
+             options_.rank, std::chrono::duration<double>(most).count(), reason);
+  }
+
   void end_groups() {
     for (auto& [key, group] : groups_) {
       if (group) group->abort();

@@ -22,6 +22,7 @@ inline RandomPlace place_of(const exec::RandomStream& stream, const exec::Random
   RandomPlace place{.seed = stream.seed,
                     .key = stream.key,
                     .step = stream.step,
+                    .step_in_memory = stream.step_in_memory,
                     .numel = block.numel(),
                     .run = std::max<int64_t>(block.run(), 1),
                     .offset = block.offset(),

@@ -129,10 +129,12 @@ struct Slots {
     for (int64_t k = 0; k < groups * experts; ++k) next[k] = std::min(next[k], places);
   }
 
-  // Computes slots and counts on other devices: through the host where other ranks' counts
-  // shift the queues or an overflow is an error.
+  // Returns whether slots and counts are computed through the host: other ranks' counts shift the
+  // queues, or an overflow is an error.
+  bool by_host() const { return before >= 0 || dropless; }
+
   void on_device(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {
-    if (!all.defined() && !dropless) {
+    if (!by_host()) {
       std::tie(slot, counts) = experts::plain::slots(chosen, experts, places);
       return;
     }
@@ -395,23 +397,37 @@ Kernel put_rows(const Arguments& a) {
 }
 
 using Maker = Kernel (*)(const Arguments&);
-const std::map<std::string_view, Maker> kOps = {
-    {"perigee::combine", combine},
-    {"perigee::dispatch", dispatch},
-    {"perigee::expert_counts", expert_counts},
-    {"perigee::expert_slots", expert_slots},
-    {"perigee::grouped_mm", grouped_mm},
-    {"perigee::grouped_outer", grouped_outer},
-    {"perigee::put_rows", put_rows},
-    {"perigee::route", route},
-    {"perigee::take_rows", take_rows},
+struct ExpertOp {
+  Maker make;
+  // Whether the kernel on a GPU reads values on the host.
+  bool (*reads_on_host)(const Arguments&) = [](const Arguments&) { return false; };
+};
+
+bool reads_always(const Arguments&) { return true; }
+
+const std::map<std::string_view, ExpertOp> kOps = {
+    {"perigee::combine", {combine}},
+    {"perigee::dispatch", {dispatch}},
+    {"perigee::expert_counts", {expert_counts}},
+    {"perigee::expert_slots",
+     {expert_slots, [](const Arguments& a) { return Slots(a).by_host(); }}},
+    {"perigee::grouped_mm", {grouped_mm}},
+    {"perigee::grouped_outer", {grouped_outer}},
+    {"perigee::put_rows", {put_rows, reads_always}},
+    {"perigee::route", {route, reads_always}},
+    {"perigee::take_rows", {take_rows, reads_always}},
 };
 
 }  // namespace
 
 Kernel expert_op(const Op& op) {
   const auto found = kOps.find(op.name);
-  return found == kOps.end() ? Kernel() : found->second(Arguments(op));
+  return found == kOps.end() ? Kernel() : found->second.make(Arguments(op));
+}
+
+bool expert_op_reads_on_host(const Op& op) {
+  const auto found = kOps.find(op.name);
+  return found != kOps.end() && found->second.reads_on_host(Arguments(op));
 }
 
 }  // namespace perigee::exec

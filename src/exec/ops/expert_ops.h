@@ -9,4 +9,7 @@ namespace perigee::exec {
 // Returns the op's kernel, or nothing for other ops. Its allocations do not depend on values.
 Kernel expert_op(const Op& op);
 
+// Returns whether the op is one of them and its kernel on a GPU reads values on the host.
+bool expert_op_reads_on_host(const Op& op);
+
 }  // namespace perigee::exec

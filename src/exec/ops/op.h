@@ -21,6 +21,9 @@ namespace perigee::exec {
 struct Draw {
   uint64_t seed = 0;
   int64_t step = 0;
+  // Of an op in a recorded step (exec/recorder.h): memory of the device that has the number of the
+  // step in place of `step`; nullptr elsewhere.
+  const uint32_t* step_in_memory = nullptr;
   int64_t microbatch = 0;
   int64_t microbatches = 1;
 };

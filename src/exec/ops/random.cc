@@ -38,7 +38,7 @@ __attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uin
     }
     __m256i c0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(low));
     __m256i c1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(high));
-    __m256i c2 = _mm256_set1_epi32(static_cast<int>(stream.step));
+    __m256i c2 = _mm256_set1_epi32(static_cast<int>(stream.step_on_cpu()));
     __m256i c3 = _mm256_set1_epi32(static_cast<int>(stream.seed >> 32));
     uint32_t k0 = static_cast<uint32_t>(stream.seed), k1 = stream.key;
     for (int round = 0; round < 10; ++round) {
@@ -67,7 +67,7 @@ __attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uin
 #endif
 
 PhiloxWords block_words(const RandomStream& stream, uint64_t block) {
-  return philox_block(stream.seed, stream.key, stream.step, block);
+  return philox_block(stream.seed, stream.key, stream.step_on_cpu(), block);
 }
 
 // The four standard normal numbers of one Philox block.

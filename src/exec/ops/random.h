@@ -29,6 +29,10 @@ struct RandomStream {
   uint64_t seed = 0;
   uint32_t key = 0;
   uint32_t step = 0;
+  const uint32_t* step_in_memory = nullptr;  // of the device; nullptr: `step` (Draw)
+
+  // Returns the step's number; its memory is read when the op runs, on a CPU.
+  uint32_t step_on_cpu() const { return step_in_memory ? *step_in_memory : step; }
 
   // Writes the words of elements begin, begin + 1, ...
   void words(uint64_t begin, std::span<uint32_t> out) const;

@@ -23,7 +23,8 @@ struct RandomArguments {
         batch_dim(arguments.integer("batch_dim", 0)) {}
 
   RandomStream stream(const Draw& draw) const {
-    return {draw.seed, static_cast<uint32_t>(key), static_cast<uint32_t>(draw.step)};
+    return {draw.seed, static_cast<uint32_t>(key), static_cast<uint32_t>(draw.step),
+            draw.step_in_memory};
   }
   RandomBlock block(const Draw& draw) const { return {local, global, begin, batch_dim, draw}; }
 };

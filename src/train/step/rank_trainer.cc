@@ -17,6 +17,7 @@
 #include "exec/memory/allocator.h"
 #include "exec/tensor.h"
 #include "plan/units.h"
+#include "train/ranks/replay_steps.h"
 #include "train/ranks/share.h"
 #include "train/step/check_loss.h"
 #include "train/step/initial_values.h"
@@ -70,6 +71,7 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
   if (edit) program = edit(std::move(program));
   executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
                                                blueprint.plan.mesh, executor_options());
+  replay_steps(*executor_, "training", job_, connection_);
 }
 
 RankTrainer::~RankTrainer() = default;
@@ -257,6 +259,7 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
     options.lender = executor_.get();
     evaluator_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
                                                   plan.mesh, options);
+    replay_steps(*evaluator_, "validation", job_, connection_);
   }
   return run(*evaluator_, step, data, {}, false);
 }

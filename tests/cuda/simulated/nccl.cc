@@ -60,6 +60,7 @@ struct Launch {
   State* state;
   StreamState* stream;
   Call call;
+  std::string name;  // of the call, in a race
 };
 thread_local int depth = 0;
 thread_local std::vector<Launch> group;
@@ -243,43 +244,6 @@ void add_missing(Wait& wait, const Exchange& exchange) {
   }
 }
 
-// Submits the group's calls: a stream's calls of one communicator are one piece of work.
-void launch(std::vector<Launch> launches) {
-  auto& m = machine();
-  while (!launches.empty()) {
-    auto* state = launches.front().state;
-    auto* stream = launches.front().stream;
-    using Joined = std::vector<std::pair<std::shared_ptr<Exchange>, Call>>;
-    const auto calls = std::make_shared<Joined>();
-    std::erase_if(launches, [&](const Launch& l) {
-      if (l.state != state || l.stream != stream) return false;
-      calls->emplace_back(join(*state, l.call), l.call);
-      return true;
-    });
-    state->stream = stream;
-    name_by_label(*stream);
-    m.push(*stream, {[state, calls, there = std::make_shared<bool>(false)] {
-                       if (state->aborted) return true;
-                       if (!*there) {
-                         *there = true;
-                         for (const auto& [exchange, call] : *calls) {
-                           arrive(*state->clique, *exchange, call);
-                         }
-                       }
-                       return std::all_of(calls->begin(), calls->end(),
-                                          [](const auto& call) { return call.first->done; });
-                     },
-                     [] {},
-                     [calls] {
-                       Wait wait;
-                       for (const auto& [exchange, call] : *calls) add_missing(wait, *exchange);
-                       if (!wait.what.empty())
-                         wait.what = wait.what.substr(1, wait.what.size() - 2);
-                       return wait;
-                     }});
-  }
-}
-
 // Returns the memory that a rank's call reads and writes.
 Accesses accesses_of(const Call& call, int size) {
   const size_t part = call.count * size_of(call.type), all = part * static_cast<size_t>(size);
@@ -303,6 +267,54 @@ Accesses accesses_of(const Call& call, int size) {
   return {};
 }
 
+// Submits a stream's calls of one communicator.
+void start(const std::vector<Launch>& launches, StreamState& stream) {
+  auto& m = machine();
+  auto* state = launches.front().state;
+  using Joined = std::vector<std::pair<std::shared_ptr<Exchange>, Call>>;
+  const auto calls = std::make_shared<Joined>();
+  for (const auto& l : launches) {
+    m.clocks.submitted(stream, l.name, accesses_of(l.call, state->clique->size));
+    calls->emplace_back(join(*state, l.call), l.call);
+  }
+  state->stream = &stream;
+  name_by_label(stream);
+  m.push(stream, {[state, calls, there = std::make_shared<bool>(false)] {
+                    if (state->aborted) return true;
+                    if (!*there) {
+                      *there = true;
+                      for (const auto& [exchange, call] : *calls) {
+                        arrive(*state->clique, *exchange, call);
+                      }
+                    }
+                    return std::all_of(calls->begin(), calls->end(),
+                                       [](const auto& call) { return call.first->done; });
+                  },
+                  [] {},
+                  [calls] {
+                    Wait wait;
+                    for (const auto& [exchange, call] : *calls) add_missing(wait, *exchange);
+                    if (!wait.what.empty()) wait.what = wait.what.substr(1, wait.what.size() - 2);
+                    return wait;
+                  }});
+}
+
+// Submits the group's calls: a stream's calls of one communicator are one piece of work.
+void launch(std::vector<Launch> launches) {
+  auto& m = machine();
+  while (!launches.empty()) {
+    auto* state = launches.front().state;
+    auto* stream = launches.front().stream;
+    std::vector<Launch> own;
+    std::erase_if(launches, [&](const Launch& l) {
+      if (l.state != state || l.stream != stream) return false;
+      own.push_back(l);
+      return true;
+    });
+    m.submit(*stream, [own](StreamState& on) { start(own, on); });
+  }
+}
+
 ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
   auto& m = machine();
   Lock lock(m.mutex);
@@ -312,8 +324,7 @@ ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
     return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
   }
   call.rank = state.rank;
-  m.clocks.submitted(stream, label_or("NCCL"), accesses_of(call, state.clique->size));
-  group.push_back({&state, &stream, call});
+  group.push_back({&state, &stream, call, label_or("NCCL")});
   if (depth > 0) return ncclSuccess;
   launch(std::exchange(group, {}));
   m.submitted(lock);

@@ -64,14 +64,7 @@ cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
     return m.refuse("an event is recorded on a stream of its own device",
                     cudaErrorInvalidResourceHandle);
   }
-  m.clocks.recorded(event, on);
-  const int64_t number = ++event.recorded;
-  event.on = &on;
-  event.after = label_or("");
-  m.push(on, [&m, &event, number] {
-    event.passed = std::max(event.passed, number);  // a later record may have run
-    event.time = m.clock;
-  });
+  if (!m.capture_record(event, on)) m.record_on(event, on);
   m.submitted(lock);
   return cudaSuccess;
 }
@@ -80,17 +73,22 @@ cudaError_t wait_event(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& event = event_of(handle);
-  m.clocks.waits(m.stream(stream), event);
-  m.push(m.stream(stream), {[&event, number = event.recorded] { return event.passed >= number; },
-                            [] {}, [wait = m.wait_of(event)] { return wait; }});
+  auto result = cudaSuccess;
+  if (!m.capture_wait(m.stream(stream), event, result)) m.wait_on(m.stream(stream), event);
   m.submitted(lock);
-  return cudaSuccess;
+  return result;
+}
+
+cudaError_t refuse_captured(Machine& m) {
+  return m.refuse("an event of a graph is not asked for by the host", cudaErrorCapturedEvent);
 }
 
 cudaError_t query(cudaEvent_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& event = event_of(handle);
+  if (m.refuses_in_capture("cudaEventQuery")) return cudaErrorStreamCaptureUnsupported;
+  if (event.in_graph) return refuse_captured(m);
   if (m.in_turns()) {
     if (event.passed < event.recorded && !m.poll(lock, event)) {
       return cudaErrorUnknown;
@@ -127,6 +125,8 @@ cudaError_t synchronize_event(cudaEvent_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& event = event_of(handle);
+  if (m.refuses_in_capture("cudaEventSynchronize")) return cudaErrorStreamCaptureUnsupported;
+  if (event.in_graph) return refuse_captured(m);
   const auto result = wait_until(m, lock, m.wait_of(event),
                                  [&] { return event.passed >= event.recorded; });
   m.clocks.host_waits(event);
@@ -137,6 +137,7 @@ cudaError_t synchronize_stream(cudaStream_t handle) {
   auto& m = machine();
   Lock lock(m.mutex);
   auto& stream = m.stream(handle);
+  if (m.refuses_in_capture("cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
   const auto result = wait_until(m, lock, {"all work of " + stream.name, {&stream}, {}},
                                  [&] { return stream.queue.empty(); });
   m.clocks.host_waits(stream);
@@ -147,6 +148,7 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   auto& m = machine();
   const Lock lock(m.mutex);
   const auto &a = event_of(from), &b = event_of(to);
+  if (a.in_graph || b.in_graph) return refuse_captured(m);
   if (!a.timed || !b.timed || a.device != b.device) {
     return m.refuse("time passes between timed events of one device",
                     cudaErrorInvalidResourceHandle);
@@ -156,15 +158,28 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   return cudaSuccess;
 }
 
+bool is_pinned(const Machine& m, const void* address) {
+  const auto next = m.pinned.upper_bound(address);
+  if (next == m.pinned.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(next);
+  return address < static_cast<const char*>(begin) + bytes;
+}
+
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                  cudaStream_t stream) {
   auto& m = machine();
   Lock lock(m.mutex);
-  auto& on = m.stream(stream);
-  name_by_label(on);
-  m.clocks.submitted(on, label_or("a copy"), {.reads = {{from, bytes}}, .writes = {{to, bytes}}},
-                     kind == cudaMemcpyHostToDevice);
-  m.push(on, [=] { std::memcpy(to, from, bytes); });
+  auto& captured = m.stream(stream);
+  if (captured.capture && kind == cudaMemcpyHostToDevice && !is_pinned(m, from)) {
+    captured.capture->broken = true;
+    return m.refuse("a graph copies from pinned memory", cudaErrorStreamCaptureUnsupported);
+  }
+  m.submit(captured, [=, &m](StreamState& on) {
+    name_by_label(on);
+    m.clocks.submitted(on, label_or("a copy"), {.reads = {{from, bytes}}, .writes = {{to, bytes}}},
+                       kind == cudaMemcpyHostToDevice);
+    m.push(on, [=] { std::memcpy(to, from, bytes); });
+  });
   m.submitted(lock);
   return cudaSuccess;
 }
@@ -177,14 +192,17 @@ cudaError_t set_bytes(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (found != m.memory.end() && found->second != on.device) {
     return m.refuse("memory is set by a stream of its device", cudaErrorInvalidValue);
   }
-  m.clocks.submitted(on, "a fill", {.reads = {}, .writes = {{to, bytes}}});
-  m.push(on, [=] { std::memset(to, value, bytes); });
+  m.submit(on, [=, &m](StreamState& branch) {
+    m.clocks.submitted(branch, "a fill", {.reads = {}, .writes = {{to, bytes}}});
+    m.push(branch, [=] { std::memset(to, value, bytes); });
+  });
   return cudaSuccess;
 }
 
 cudaError_t allocate(void** memory, size_t bytes) {
   auto& m = machine();
   const Lock lock(m.mutex);
+  if (m.refuses_in_capture("cudaMalloc")) return cudaErrorStreamCaptureUnsupported;
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   m.memory[*memory] = current;
   m.clocks.forget(*memory, bytes);
@@ -194,6 +212,7 @@ cudaError_t allocate(void** memory, size_t bytes) {
 cudaError_t give_back(void* memory) {
   auto& m = machine();
   const Lock lock(m.mutex);
+  if (m.refuses_in_capture("cudaFree")) return cudaErrorStreamCaptureUnsupported;
   const auto found = m.memory.find(memory);
   if (found == m.memory.end() || found->second != current) {
     return m.refuse("memory is freed on its device", cudaErrorInvalidValue);
@@ -206,6 +225,7 @@ cudaError_t give_back(void* memory) {
 cudaError_t allocate_host(void** memory, size_t bytes, unsigned) {
   auto& m = machine();
   const Lock lock(m.mutex);
+  if (m.refuses_in_capture("cudaHostAlloc")) return cudaErrorStreamCaptureUnsupported;
   *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   m.pinned[*memory] = bytes;
   m.clocks.forget(*memory, bytes);
@@ -215,6 +235,7 @@ cudaError_t allocate_host(void** memory, size_t bytes, unsigned) {
 cudaError_t free_host(void* memory) {
   auto& m = machine();
   const Lock lock(m.mutex);
+  if (m.refuses_in_capture("cudaFreeHost")) return cudaErrorStreamCaptureUnsupported;
   m.clocks.forget(memory, m.pinned[memory]);
   m.pinned.erase(memory);
   std::free(memory);
@@ -265,6 +286,7 @@ Calls make_table() {
     return give_back(p) == cudaSuccess ? ncclSuccess : ncclSystemError;
   };
   add_nccl(t);
+  add_graphs(t);
   return t;
 }
 
@@ -295,6 +317,23 @@ void Machine::push(StreamState& stream, Op op) {
     stream.weight = turns.open && random() % 3 == 0 ? 20 : 1;
   }
   stream.queue.push_back(std::move(op));
+}
+
+void Machine::record_on(EventState& event, StreamState& on) {
+  clocks.recorded(event, on);
+  const int64_t number = ++event.recorded;
+  event.on = &on;
+  event.after = label_or("");
+  push(on, [this, &event, number] {
+    event.passed = std::max(event.passed, number);  // a later record may have run
+    event.time = clock;
+  });
+}
+
+void Machine::wait_on(StreamState& on, EventState& event) {
+  clocks.waits(on, event);
+  push(on, {[&event, number = event.recorded] { return event.passed >= number; }, [] {},
+            [wait = wait_of(event)] { return wait; }});
 }
 
 int64_t Machine::run_some(int64_t most) {
@@ -338,6 +377,7 @@ void restart(uint64_t seed) {
     stream->name.clear();
     stream->order = 0;
     stream->weight = 1;
+    stream->capture.reset();
   }
   for (const auto& event : m.events) event->passed = event->recorded;
   m.broken.clear();
@@ -349,15 +389,16 @@ void restart(uint64_t seed) {
 void submit(cudaStream_t stream, std::function<void()> work) {
   auto& m = machine();
   const Lock lock(m.mutex);
-  m.push(m.stream(stream), std::move(work));
+  m.submit(m.stream(stream), [&m, work = std::move(work)](StreamState& on) { m.push(on, work); });
 }
 
 void submit(cudaStream_t stream, std::function<void()> work, const Accesses& accesses) {
   auto& m = machine();
   Lock lock(m.mutex);
-  auto& on = m.stream(stream);
-  m.clocks.submitted(on, label_or("an op"), accesses);
-  m.push(on, std::move(work));
+  m.submit(m.stream(stream), [&m, work = std::move(work), accesses](StreamState& on) {
+    m.clocks.submitted(on, label_or("an op"), accesses);
+    m.push(on, work);
+  });
   m.submitted(lock);
 }
 

@@ -22,6 +22,10 @@ namespace perigee::cuda::simulated {
 using Lock = std::unique_lock<std::mutex>;
 
 struct StreamState;
+struct Capture;
+
+// Submits one piece of work to a stream. Work of a graph is submitted again by each launch.
+using Submission = std::function<void(StreamState& on)>;
 
 // What a stream or a thread waits for: other streams, and threads that have not submitted the work.
 struct Wait {
@@ -43,6 +47,7 @@ struct StreamState {
   std::string name = {};
   int64_t order = 0;    // among the streams of its device since restart(), by first use
   unsigned weight = 1;  // the larger, the sooner its work runs
+  std::shared_ptr<Capture> capture = {};  // that it is part of
 };
 
 struct EventState {
@@ -52,6 +57,26 @@ struct EventState {
   double time = 0;                   // milliseconds
   const StreamState* on = nullptr;   // of the last record
   std::string after = {};            // the label at the last record
+  // Of an event that was last recorded in a capture: the capture, the event that stands for it in
+  // the graph, and the submissions before it.
+  std::shared_ptr<Capture> capture = {};
+  EventState* in_graph = nullptr;
+  std::map<const StreamState*, int64_t> seen = {};
+};
+
+// The work that is submitted while streams are captured (graphs.cc).
+struct Capture {
+  struct Node {
+    StreamState* on;
+    Label label;
+    Submission submit;
+  };
+  StreamState* origin = nullptr;
+  std::vector<StreamState*> streams;  // by the first call that joins them
+  std::vector<Node> nodes;
+  // By stream: how many submissions of each stream come before its next one.
+  std::map<const StreamState*, std::map<const StreamState*, int64_t>> seen;
+  bool ended = false, broken = false;
 };
 
 // The threads that take turns.
@@ -86,6 +111,10 @@ struct Machine {
   void push(StreamState& stream, std::function<void()> run) {
     push(stream, Op{[] { return true; }, std::move(run), {}});
   }
+  // Calls `submission` for the stream, or adds it to the stream's capture.
+  void submit(StreamState& stream, Submission submission);
+  void record_on(EventState& event, StreamState& stream);
+  void wait_on(StreamState& stream, EventState& event);
   // Runs up to `most` pieces of work that are ready; returns how many ran.
   int64_t run_some(int64_t most);
   // Notes a broken rule and returns `result`.
@@ -94,6 +123,15 @@ struct Machine {
     broken.push_back(rule);
     return result;
   }
+
+  // ---- graphs.cc
+
+  // Returns whether the event's record or the wait for it belongs to a capture; it then has been
+  // added, or `result` is an error.
+  bool capture_record(EventState& event, StreamState& stream);
+  bool capture_wait(StreamState& stream, EventState& event, cudaError_t& result);
+  // Refuses a call that a thread must not make while it captures; returns whether it does.
+  bool refuses_in_capture(const std::string& call);
 
   // ---- turns.cc; without turns they do nothing
 
@@ -112,13 +150,16 @@ struct Machine {
 
 Machine& machine();
 
+// Returns the label of this thread.
+Label label_of_thread();
 // Returns the label of this thread (turns.h), or `otherwise`.
 std::string label_or(const char* otherwise);
 // Gives a stream the name that this thread's label has for it.
 void name_by_label(StreamState& stream);
 
-// Adds NCCL's functions to a table.
+// Adds NCCL's functions to a table, and those of graphs.
 void add_nccl(Calls& table);
+void add_graphs(Calls& table);
 
 // Forgets all communicators.
 void restart_nccl();

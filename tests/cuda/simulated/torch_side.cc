@@ -39,6 +39,10 @@ cudaStream_t current_stream(int device) { return current[device]; }
 cudaStream_t current_stream() { return current[simulated::current_device()]; }
 
 void make_workspaces() {}
+CapturePool::CapturePool(int device) : device_(device) {}
+CapturePool::~CapturePool() { close(); }
+void CapturePool::open() { open_ = used_ = true; }
+void CapturePool::close() { open_ = false; }
 void serve(int, exec::ServedAllocations*) {}
 void record(int, std::vector<exec::RecordedAllocations::Entry>*) {}
 int64_t reset_tensor_peak(int) { return 0; }

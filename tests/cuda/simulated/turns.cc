@@ -162,6 +162,8 @@ void name_by_label(StreamState& stream) {
 
 void set_label(Label label) { own_label = std::move(label); }
 
+Label label_of_thread() { return own_label; }
+
 std::string label() { return own_label.what; }
 
 void name_stream(cudaStream_t stream, const std::string& name) {

@@ -57,7 +57,8 @@ Accesses accesses_of(const exec::Running& running) {
   const auto add = [&](std::vector<Bytes>& to, ValueId v) {
     if (!v.defined()) return;
     const auto& value = program.values[v.index];
-    if (value.place.frame < 0) return;
+    // Frames of borrowed values have offsets and no memory.
+    if (value.place.frame < 0 || program.frames[value.place.frame].borrowed) return;
     add_bytes(to, bases[value.place.frame] + value.place.offset, value.type, value.strides);
   };
   const graph::Node node{.op = instruction.op, .args = instruction.args};
@@ -74,7 +75,8 @@ Accesses accesses_of(const exec::Running& running) {
 
 class ProgramDevice : public exec::Device, public exec::Submitter {
  public:
-  ProgramDevice(CudaDevice& gpu, int64_t rank) : gpu_(gpu), rank_(rank) {
+  ProgramDevice(CudaDevice& gpu, int64_t rank, exec::Recorder* recorder)
+      : gpu_(gpu), rank_(rank), recorder_(recorder ? recorder : gpu.recorder()) {
     exec::install_allocator();
     simulated::name_stream(gpu.stream(), fmt::format("rank {}'s compute stream", rank));
   }
@@ -111,6 +113,7 @@ class ProgramDevice : public exec::Device, public exec::Submitter {
   int64_t mark() override { return gpu_.mark(); }
   int64_t time(int64_t mark) override { return gpu_.time(mark); }
   exec::Submitter* submitter() override { return this; }
+  exec::Recorder* recorder() override { return recorder_; }
 
   void begin(const exec::Running& running) override {
     const auto& instruction = running.instruction;
@@ -158,6 +161,7 @@ class ProgramDevice : public exec::Device, public exec::Submitter {
  private:
   CudaDevice& gpu_;
   int64_t rank_;
+  exec::Recorder* recorder_;
   std::map<std::pair<const Instruction*, std::byte* const*>, Accesses> known_;
   const Accesses* accesses_ = nullptr;  // of the running instruction
   std::string failure_;                 // of the first op that threw
@@ -165,8 +169,9 @@ class ProgramDevice : public exec::Device, public exec::Submitter {
 
 }  // namespace
 
-std::shared_ptr<exec::Device> program_device(CudaDevice& gpu, int64_t rank) {
-  return std::make_shared<ProgramDevice>(gpu, rank);
+std::shared_ptr<exec::Device> program_device(CudaDevice& gpu, int64_t rank,
+                                             exec::Recorder* recorder) {
+  return std::make_shared<ProgramDevice>(gpu, rank, recorder);
 }
 
 }  // namespace perigee::cuda

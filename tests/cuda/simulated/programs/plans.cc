@@ -23,6 +23,8 @@ namespace {
 using Kind = compile::Binding::Kind;
 
 constexpr int64_t kSamples = 8, kSteps = 2;
+// Each of the patterns of runs of local SGD runs, is recorded, and is replayed.
+constexpr int64_t kVariedSteps = 6;
 
 const std::string kGpt =
     "kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 2\nhidden = 16\nvocab = 8\ndropout = 0.1\n";
@@ -35,6 +37,82 @@ const std::string kDropless = kExperts + "top_k = 1\ncapacity = 0\ndropless = tr
 
 const std::string kOne = R"(["data", 1])", kTwo = R"(["data", 2])", kFour = R"(["data", 4])",
                   kTensor = R"(["tensor", 2])", kStages = R"(["pipe", 2])";
+
+struct Pair {
+  std::unique_ptr<exec::Executor> training, validation;
+};
+
+Pair executors_of(const Compiled& of, size_t rank, exec::Communicator& communicator,
+                  const std::shared_ptr<exec::Device>& device) {
+  exec::ExecutorOptions options{.seed = 9, .device = device};
+  Pair made;
+  made.training = std::make_unique<exec::Executor>(of.programs[rank], communicator, of.plan.mesh,
+                                                   options);
+  parity::set_weights(*made.training, of.given);
+  options.lender = made.training.get();
+  made.validation = std::make_unique<exec::Executor>(of.validations[rank], communicator,
+                                                     of.plan.mesh, options);
+  return made;
+}
+
+// Runs the steps of simulate_varied. The learning rate of step k is k / 100.
+parity::Outcome run_varied(Pair& executors, const parity::Given& given) {
+  const auto& program = executors.training->program();
+  parity::Outcome outcome;
+  for (int64_t step = 1; step <= kVariedSteps; ++step) {
+    exec::StepInputs inputs{.step = step};
+    for (const auto& binding : program.bindings) {
+      if (binding.name.starts_with("lr.")) inputs.scalars[binding.name] = 0.01 * double(step);
+    }
+    inputs.data = [&](const std::string& name, int64_t m) {
+      auto all = given.inputs.at(name).roll(step, 0);
+      if (all.scalar_type() == at::kLong) all = (all + step).remainder(8);  // tokens and labels
+      const auto rows = all.size(0) / program.microbatches / program.model_copies;
+      return all.narrow(0, (m * program.model_copies + program.model_copy) * rows, rows);
+    };
+    executors.training->run(inputs);
+    outcome.losses.push_back(executors.training->tensor(Kind::result, "loss").item<double>());
+    outcome.norms.push_back(executors.training->tensor(Kind::result, "grad_norm").item<double>());
+    executors.validation->run(inputs);
+    outcome.losses.push_back(executors.validation->tensor(Kind::result, "loss").item<double>());
+  }
+  return outcome;
+}
+
+// The host reads the rank's tensors after the last step.
+void declare_reads(const exec::Executor& executor) {
+  simulated::Accesses read;
+  for (const auto& binding : executor.program().bindings) {
+    if (binding.kind != Kind::data) {
+      read.reads.push_back(simulated::bytes_of(executor.tensor(binding)));
+    }
+  }
+  simulated::host_accesses(read);
+}
+
+void add_findings(Simulated& run) {
+  run.races = simulated::races();
+  run.broken_rules = simulated::broken_rules();
+  run.deadlock = simulated::deadlock();
+  run.order = simulated::order_of_work();
+}
+
+// Returns "" where each rank has each bit of `expected`, else the first difference.
+std::string first_difference(const std::vector<parity::Outcome>& expected, const Simulated& run) {
+  for (size_t r = 0; r < expected.size(); ++r) {
+    const auto &wanted = expected[r], &got = run.ranks[r];
+    if (wanted.losses != got.losses) return fmt::format("rank {} has other losses", r);
+    if (wanted.norms != got.norms) return fmt::format("rank {} has other norms", r);
+    if (wanted.tensors.size() != got.tensors.size()) return fmt::format("rank {} failed", r);
+    for (auto a = wanted.tensors.begin(), b = got.tensors.begin(); a != wanted.tensors.end();
+         ++a, ++b) {
+      if (a->first != b->first || !at::equal(a->second.first, b->second.first)) {
+        return fmt::format("rank {} has another {}", r, a->first);
+      }
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -97,6 +175,8 @@ const Compiled& compiled(const std::string& name) {
   for (int64_t rank = 0; rank < of.plan.mesh.size(); ++rank) {
     of.programs.push_back(compile::compile(of.given.graph, of.plan, spec, rank, traces));
     compile::verify(of.programs.back());
+    const compile::StepSpec validation{.evaluation = true, .borrow_weights = true};
+    of.validations.push_back(compile::compile(of.given.graph, of.plan, validation, rank, traces));
   }
   of.expected.resize(of.programs.size());
   exec::run_ranks(std::ssize(of.programs), [&](exec::Communicator& c) {
@@ -140,37 +220,59 @@ Simulated simulate(const Compiled& of, const std::vector<compile::Program>& prog
           const simulated::Turn turn(static_cast<int>(r), world);
           run.ranks[r] = parity::run_steps(executor, of.given, kSteps);
         }
-        // As the host reads them after the last step.
-        simulated::Accesses read;
-        for (const auto& binding : executor.program().bindings) {
-          if (binding.kind != Kind::data) {
-            read.reads.push_back(simulated::bytes_of(executor.tensor(binding)));
-          }
-        }
-        simulated::host_accesses(read);
+        declare_reads(executor);
         parity::add_tensors(run.ranks[r], executor);
       });
-  run.races = simulated::races();
-  run.broken_rules = simulated::broken_rules();
-  run.deadlock = simulated::deadlock();
-  run.order = simulated::order_of_work();
+  add_findings(run);
   return run;
 }
 
 std::string difference(const Compiled& of, const Simulated& run) {
-  for (size_t r = 0; r < of.expected.size(); ++r) {
-    const auto &wanted = of.expected[r], &got = run.ranks[r];
-    if (wanted.losses != got.losses) return fmt::format("rank {} has other losses", r);
-    if (wanted.norms != got.norms) return fmt::format("rank {} has other norms", r);
-    if (wanted.tensors.size() != got.tensors.size()) return fmt::format("rank {} failed", r);
-    for (auto a = wanted.tensors.begin(), b = got.tensors.begin(); a != wanted.tensors.end();
-         ++a, ++b) {
-      if (a->first != b->first || !at::equal(a->second.first, b->second.first)) {
-        return fmt::format("rank {} has another {}", r, a->first);
-      }
-    }
+  return first_difference(of.expected, run);
+}
+
+Simulated simulate_varied(const Compiled& of, uint64_t seed, const Varied& how) {
+  simulated::restart(seed);
+  if (how.change) how.change(simulated::table());
+  const auto world = static_cast<int>(of.programs.size());
+  Simulated run;
+  run.ranks.resize(of.programs.size());
+  std::vector<std::unique_ptr<exec::Recorder>> recorders(of.programs.size());
+  std::vector<Pair> executors(of.programs.size());
+  run.errors = run_gpus(
+      world, std::chrono::seconds(60), [&](exec::Communicator& c, CudaDevice& gpu) {
+        at::set_num_threads(1);
+        const c10::AutoGradMode no_grad(false);
+        const auto r = static_cast<size_t>(c.rank());
+        if (how.recorder) recorders[r] = how.recorder(*gpu.recorder());
+        executors[r] = executors_of(of, r, c, program_device(gpu, c.rank(), recorders[r].get()));
+        if (how.replay) {
+          executors[r].training->replay_steps();
+          executors[r].validation->replay_steps();
+        }
+        {
+          const simulated::Turn turn(static_cast<int>(r), world);
+          run.ranks[r] = run_varied(executors[r], of.given);
+        }
+        declare_reads(*executors[r].training);
+        parity::add_tensors(run.ranks[r], *executors[r].training);
+      });
+  add_findings(run);
+  return run;
+}
+
+std::string varied_difference(const Compiled& of, const Simulated& run) {
+  if (of.varied.empty()) {
+    of.varied.resize(of.programs.size());
+    exec::run_ranks(std::ssize(of.programs), [&](exec::Communicator& c) {
+      const auto r = static_cast<size_t>(c.rank());
+      const c10::AutoGradMode no_grad(false);
+      auto executors = executors_of(of, r, c, nullptr);
+      of.varied[r] = run_varied(executors, of.given);
+      parity::add_tensors(of.varied[r], *executors.training);
+    });
   }
-  return "";
+  return first_difference(of.varied, run);
 }
 
 }  // namespace perigee::cuda

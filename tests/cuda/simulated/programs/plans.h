@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "compile/program.h"
 #include "cuda/calls.h"
+#include "exec/recorder.h"
 #include "tests/parity/support/ranks.h"
 
 namespace perigee::cuda {
@@ -27,8 +29,9 @@ const std::vector<Row>& rows();
 struct Compiled {
   parity::Given given;
   plan::Plan plan;
-  std::vector<compile::Program> programs;
+  std::vector<compile::Program> programs, validations;
   std::vector<parity::Outcome> expected;
+  mutable std::vector<parity::Outcome> varied;  // once varied_difference has been called
 };
 
 // Returns the row of that name, compiled and trained once. Throws std::out_of_range for other names.
@@ -53,5 +56,20 @@ Simulated simulate(const Compiled& of, const std::vector<compile::Program>& prog
 
 // Returns "" where every rank has each bit of the expected outcome, else the first difference.
 std::string difference(const Compiled& of, const Simulated& run);
+
+// Runs of more steps, whose batches and learning rates differ; after each one the samples of the step
+// are validated. The losses of an outcome are those of training and of validation in turn.
+struct Varied {
+  bool replay = true;  // of recorded steps
+  std::function<void(Calls&)> change = {};
+  // Returns a recorder in place of the device's.
+  std::function<std::unique_ptr<exec::Recorder>(exec::Recorder&)> recorder = {};
+};
+
+// Runs the row's programs so on simulated GPUs.
+Simulated simulate_varied(const Compiled& of, uint64_t seed, const Varied& how = {});
+
+// Returns "" where every rank has each bit of the outcome on CPUs, else the first difference.
+std::string varied_difference(const Compiled& of, const Simulated& run);
 
 }  // namespace perigee::cuda

@@ -1,0 +1,147 @@
+#include "cuda/graphs/step_graph.h"
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <vector>
+
+#include "base/fail.h"
+#include "cuda/check.h"
+#include "cuda/host_copies.h"
+#include "cuda/torch_side.h"
+
+namespace perigee::cuda {
+namespace {
+
+// A copy from the host in a graph.
+struct Upload {
+  std::shared_ptr<std::byte> memory;  // pinned; of this copy alone, as long as the graph
+  int64_t bytes = 0;
+};
+
+Upload make_upload(int64_t bytes) {
+  return {
+      pinned_memory(bytes, {.purpose = "a recorded step", .remedy = "set cluster.graphs = false"}),
+      bytes};
+}
+
+class StepGraph : public exec::RecordedStep {
+ public:
+  StepGraph(CudaDevice& device, std::span<const int64_t> upload_bytes)
+      : device_(device),
+        index_(device.index()),
+        number_(make_upload(sizeof(uint32_t))),
+        step_(device.allocate(sizeof(uint32_t), /*communicates=*/false)),
+        pool_(device.index()) {
+    for (const auto bytes : upload_bytes) uploads_.push_back(make_upload(bytes));
+  }
+
+  ~StepGraph() override {
+    if (!graph_) return;
+    try {
+      const DeviceGuard guard(index_);
+      calls().cudaGraphExecDestroy(graph_);
+    } catch (const std::exception&) {
+      // The GPU has failed.
+    }
+  }
+
+  void write(size_t upload, const at::Tensor& source) override {
+    const auto& [memory, bytes] = uploads_.at(upload);
+    if (static_cast<int64_t>(source.nbytes()) != bytes) {
+      fail_run("exec", "upload {} of a recorded step has {} bytes, but got {}", upload, bytes,
+               source.nbytes());
+    }
+    if (bytes == 0) return;
+    // The source need not be contiguous.
+    at::from_blob(memory.get(), source.sizes(), source.options().device(at::kCPU)).copy_(source);
+  }
+
+  void record(const std::function<void()>& submit) override {
+    const auto stream = device_.stream();
+    auto& state = device_.graph_state();
+    cudaGraph_t captured = nullptr;
+    std::exception_ptr failure;
+    pool_.open();
+    PERIGEE_CUDA(cudaStreamBeginCapture, stream, cudaStreamCaptureModeThreadLocal);
+    state.recording = true;
+    try {
+      copy(step_.get(), number_);
+      submit();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    state.recording = false;
+    const auto ended = calls().cudaStreamEndCapture(stream, &captured);
+    pool_.close();
+    if (!failure && ended == cudaSuccess && next_ != uploads_.size()) {
+      failure = std::make_exception_ptr(Error(Status::failed, "exec", "a batch was not uploaded"));
+    }
+    const std::shared_ptr<void> dropped(captured, [](void* graph) {
+      if (graph) calls().cudaGraphDestroy(static_cast<cudaGraph_t>(graph));
+    });
+    if (failure) {
+      calls().cudaGetLastError();
+      std::rethrow_exception(failure);
+    }
+    check(ended, "cudaStreamEndCapture");
+    PERIGEE_CUDA(cudaGraphInstantiateWithFlags, &graph_, captured, 0);
+  }
+
+  void upload(const at::Tensor& target) override {
+    const auto& upload = uploads_.at(next_++);
+    if (static_cast<int64_t>(target.nbytes()) != upload.bytes || !target.is_contiguous()) {
+      fail_run("exec", "an upload of a recorded step needs {} contiguous bytes, but got {}",
+               upload.bytes, target.nbytes());
+    }
+    if (upload.bytes > 0) copy(target.mutable_data_ptr(), upload);
+  }
+
+  const uint32_t* step_in_memory() const override {
+    return reinterpret_cast<const uint32_t*>(step_.get());
+  }
+
+  void launch(const Launch& launch) override {
+    *reinterpret_cast<uint32_t*>(number_.memory.get()) = static_cast<uint32_t>(launch.step);
+    PERIGEE_CUDA(cudaGraphLaunch, graph_, device_.stream());
+    auto& state = device_.graph_state();
+    state.launched = exec::now();
+    state.usual_nanoseconds = launch.usual_nanoseconds;
+  }
+
+ private:
+  void copy(void* to, const Upload& upload) {
+    PERIGEE_CUDA(cudaMemcpyAsync, to, upload.memory.get(), static_cast<size_t>(upload.bytes),
+                 cudaMemcpyHostToDevice, device_.stream());
+  }
+
+  CudaDevice& device_;
+  int index_;  // of the GPU
+  std::vector<Upload> uploads_;
+  Upload number_;  // of the step
+  std::shared_ptr<std::byte> step_;
+  CapturePool pool_;
+  size_t next_ = 0;  // upload to be recorded
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+class GraphRecorder : public exec::Recorder {
+ public:
+  explicit GraphRecorder(CudaDevice& device) : device_(device) {}
+
+  std::unique_ptr<exec::RecordedStep> prepare(std::span<const int64_t> upload_bytes) override {
+    const DeviceGuard guard(device_.index());
+    return std::make_unique<StepGraph>(device_, upload_bytes);
+  }
+
+ private:
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+std::unique_ptr<exec::Recorder> graph_recorder(CudaDevice& device) {
+  return std::make_unique<GraphRecorder>(device);
+}
+
+}  // namespace perigee::cuda
