@@ -27,11 +27,10 @@ std::string plugin_file() { return own_folder() + "libperigee_cuda.so"; }
 CudaHost& open_host() {
   const auto file = plugin_file();
   if (!cuda_part_present()) {
-    fail(
-        "cuda",
-        "device = \"cuda\" needs Perigee's CUDA part ({}), but it was not built: install a CUDA 13 "
-        "toolkit and run scripts/setup, or use device = \"cpu\"",
-        file);
+    fail("cuda",
+         "device = \"cuda\" needs Perigee's CUDA part ({}), but it was not built: build Perigee "
+         "from its source where a CUDA 13 toolkit is installed, or use device = \"cpu\"",
+         file);
   }
   // Never closed: kernels and threads of LibTorch's CUDA libraries live as long as the process.
   void* plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

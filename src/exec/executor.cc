@@ -66,7 +66,7 @@ struct Executor::Impl {
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> finished;  // while recording
   size_t settled = 0;  // intervals before this one hold times, not marks
   std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
-  int64_t waited = 0;                              // nanoseconds of the last step
+  Executor::StepTimes times;                       // of the last step
   std::optional<Replay> replay;
   RecordedStep* recorded = nullptr;  // while its work is submitted
 
@@ -353,10 +353,10 @@ void Executor::Impl::run(const StepInputs& inputs) {
   } else {
     submit(inputs);
   }
+  times = {.submitted = now() - started};
   device.synchronize([this] { communicator.check(); });
   if (replay && !recording) replay->ended(now() - started);
-  waited = 0;
-  for (const auto& [begin, end] : waits) waited += device.time(end) - device.time(begin);
+  for (const auto& [begin, end] : waits) times.waited += device.time(end) - device.time(begin);
   if (recording) settle();
 }
 
@@ -486,7 +486,7 @@ void Executor::replay_steps() {
   impl_->replay.emplace(*impl_->device.recorder());
 }
 
-int64_t Executor::waited() const { return impl_->waited; }
+Executor::StepTimes Executor::step_times() const { return impl_->times; }
 
 void Executor::record(bool on) {
   impl_->recording = on;

@@ -76,9 +76,14 @@ class Executor {
   // whose intervals are recorded runs as before. Throws Error where the steps cannot be recorded.
   void replay_steps();
 
-  // Returns the nanoseconds of the last step in which the compute stream waited for collectives;
-  // 0 for a recorded step.
-  int64_t waited() const;
+  // Nanoseconds of a step.
+  struct StepTimes {
+    int64_t submitted = 0;  // in which the host submitted the work; on a CPU, nearly the whole step
+    // In which the compute stream waited for collectives; 0 for a recorded step.
+    int64_t waited = 0;
+  };
+  // Returns those of the last step.
+  StepTimes step_times() const;
 
   // Turns the recording of intervals on or off and clears the recorded ones.
   void record(bool on);

@@ -333,6 +333,7 @@ TEST_CASE("the seconds that ranks computed and waited are in the metrics and the
       CHECK(metrics.compute_s[rank] > 0);
       CHECK(metrics.wait_s[rank] >= 0);
     }
+    CHECK(metrics.submit_s.empty());  // on CPUs
   }
   CHECK(outcome.result.computed_s.size() == 2);
   CHECK(outcome.result.waited_s.size() == 2);

@@ -71,11 +71,12 @@ TEST_CASE("a bad step's metrics name its reason and samples, and ranks their sec
   metrics.compute_s = {0.25, 0.5};
   metrics.wait_s = {0.25, 0};
   metrics.pause_s = {0, 5};
+  metrics.submit_s = {0.5, 0.125};
   CHECK_THAT(
       to_json(metrics),
       Catch::EndsWith(",\"skipped\":true,\"bad\":\"its loss is \\\"odd\\\"\",\"bad_samples\":"
                       "[4,9],\"transient\":true,\"compute_s\":[0.25,0.5],\"wait_s\":[0.25,0],"
-                      "\"pause_s\":[0,5]}"));
+                      "\"pause_s\":[0,5],\"submit_s\":[0.5,0.125]}"));
   CHECK_THAT(to_json(Summary{.steps = 3,
                              .peak_bytes = {7},
                              .compute_s = {0.5},

@@ -45,11 +45,35 @@ def gpt2(machine, session):
     job = write_tables(session, "gpt2", tables, strategy="amp_native")
     run = train(machine, session, job, machine.device, 1)
     steps = metrics(run)
-    figures = rates(machine, size, "Perigee", 1e3 * statistics.median(step["step_s"] for step in steps[WARM_UP:]))
-    figures["Perigee peak bytes"] = metrics(run, summary=True)["peak_bytes"][0]
+    figures = of_run(machine, size, "Perigee", run)
     figures["Perigee last loss"] = steps[-1]["loss"]
     against_torch(machine, session, {**size, "tokens": str(tokens), "weights": str(weights)}, steps, figures)
+    with_graphs(machine, session, size, tables, steps, figures)
     return figures
+
+
+# Returns the figures of a run of Perigee.
+def of_run(machine, size, name, run):
+    timed = metrics(run)[WARM_UP:]
+    figures = rates(machine, size, name, 1e3 * statistics.median(step["step_s"] for step in timed))
+    if machine.device == "cuda":
+        figures[f"{name} host ms a step"] = 1e3 * statistics.median(step["submit_s"][0] for step in timed)
+    figures[f"{name} peak bytes"] = metrics(run, summary=True)["peak_bytes"][0]
+    return figures
+
+
+# Adds the figures of steps that are CUDA graphs.
+def with_graphs(machine, session, size, tables, steps, figures):
+    tables = {**tables, "cluster": {"graphs": "auto"}}
+    try:
+        run = train(machine, session, write_tables(session, "gpt2-graphs", tables, strategy="amp_native"), machine.device, 1)
+    except (Failed, Late) as error:
+        raise Failed(f"with graphs: {error or 'ran past the time'}", figures) from error
+    figures.update(of_run(machine, size, "Perigee, graphs,", run))
+    most = max(abs(a["loss"] - b["loss"]) for a, b in zip(metrics(run), steps, strict=True))
+    figures["Perigee, graphs, largest difference of losses"] = most
+    if not most <= LIKE_TORCH:
+        raise Failed(f"a loss with graphs differs from that without by {most:.2g}", figures)
 
 
 # Adds the figures of PyTorch, where python3 has it.

@@ -20,7 +20,8 @@ std::string remedy() {
   const auto bin = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   const auto has = [&](const char* file) { return std::filesystem::exists(bin / file, ignored); };
   const std::string_view version = PERIGEE_TORCH_VERSION;
-  const auto install = has("perigee-libtorch") ? std::string("perigee-libtorch links or fetches it")
+  const auto install = has("../bin/perigee-libtorch")
+                           ? std::string("perigee-libtorch links or fetches it")
                        : has("../__init__.py")  // the package of the wheel
                            ? fmt::format("pip install \"torch=={}.*\" installs it",
                                          version.substr(0, version.rfind('.')))

@@ -40,6 +40,10 @@ class NcclWork : public exec::Work {
   int64_t seen_ = 0;  // exec::now() when the host saw that it had begun
 };
 
+// Each group, and each pair of ranks with messages, has an NCCL communicator of its own, which its
+// ranks connect by the store. Communicators that are split from one (ncclCommSplit) need all ranks
+// of that one at each split, which have programs with different groups; if they share resources,
+// their kernels wait for each other.
 class NcclGroup : public exec::Group {
  public:
   // Connects to the other ranks. Throws std::exception where they do not connect.

@@ -19,6 +19,9 @@ class NcclCommunicator : public exec::Communicator {
     // A group's kernels and another's may wait for each other, unless all ranks launch them in one
     // order: NCCL then keeps the order of the calls.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+    // NCCL would register the buffers of recorded collectives, which it allows only where they have
+    // the same offset in the memory of every rank; plans with parts of several sizes do not.
+    setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   }
 
   int64_t rank() const override { return options_.rank; }

@@ -103,6 +103,7 @@ std::string to_json(const StepMetrics& m) {
     line += ",\"compute_s\":" + list(m.compute_s) + ",\"wait_s\":" + list(m.wait_s);
   }
   if (!m.pause_s.empty()) line += ",\"pause_s\":" + list(m.pause_s);
+  if (!m.submit_s.empty()) line += ",\"submit_s\":" + list(m.submit_s);
   return line + "}";
 }
 

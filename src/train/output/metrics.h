@@ -34,6 +34,8 @@ struct StepMetrics {
   // Seconds, by rank: computed, waited for other ranks and transfers; the longest time in which the
   // process stood still, empty where no rank did.
   std::vector<double> compute_s, wait_s, pause_s;
+  // Seconds, by rank, in which the host submitted the step's work to its GPU; empty on CPUs.
+  std::vector<double> submit_s;
 };
 
 // Returns the argument of a strategy's function for the event "step", as JSON: the metrics;

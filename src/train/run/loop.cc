@@ -48,7 +48,7 @@ void require_agreement(const std::vector<RankReport>& states, int64_t step) {
 // The times of steps, by rank: who waits for whom.
 class Times {
  public:
-  explicit Times(const plan::Plan& plan) : stragglers_(peers_of(plan)) {}
+  Times(const plan::Plan& plan, bool on_gpu) : stragglers_(peers_of(plan)), on_gpu_(on_gpu) {}
 
   // Adds a step; the log of rank 0 names stragglers.
   void add(StepMetrics& metrics, const StateExchange& exchange, bool root) {
@@ -61,6 +61,7 @@ class Times {
     }
     const auto longest = *std::max_element(paused.begin(), paused.end());
     if (longest >= Stragglers::kPause) metrics.pause_s = paused;
+    if (on_gpu_) metrics.submit_s = exchange.submitted_seconds();
     seconds_ += metrics.step_s;
     ++steps_;
     for (const auto& sentence : sentences) {
@@ -78,6 +79,7 @@ class Times {
 
  private:
   Stragglers stragglers_;
+  bool on_gpu_;
   double seconds_ = 0;
   int64_t steps_ = 0;
 };
@@ -93,7 +95,8 @@ struct StepRunner {
   StepResult run(int64_t step, const StepLimits& limits) const {
     const auto begin = std::chrono::steady_clock::now();
     auto outcome = trainer.step(step, data, limits);
-    const auto computed = nanoseconds_since(begin) - trainer.executor().waited();
+    const auto times = trainer.executor().step_times();
+    const auto computed = nanoseconds_since(begin) - times.waited;
     exchange.run({.stop = hooks.stop(),
                   .skipped = !trainer.may_skip() ? RankReport::Skipped::unknown
                              : outcome.skipped   ? RankReport::Skipped::yes
@@ -101,7 +104,8 @@ struct StepRunner {
                   .peak_bytes = trainer.step_peak(),
                   .library_bytes = trainer.library_bytes(),
                   .computed_ns = std::max<int64_t>(0, computed),
-                  .paused_ns = heartbeat.take_longest_pause()});
+                  .paused_ns = heartbeat.take_longest_pause(),
+                  .submitted_ns = times.submitted});
     require_agreement(exchange.states(), step);
     outcome.skipped = exchange.any_skipped();
     return outcome;
@@ -137,7 +141,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   Heartbeat heartbeat;
   BadSteps bad_steps(job, plan.precision.guards(), state);
   BestStep best(job, state);
-  Times ranks(plan);
+  Times ranks(plan, trainer.on_gpu());
   const StepRunner runner{trainer, exchange, heartbeat, hooks, data};
   LoopResult result;
   result.last_step = first - 1;

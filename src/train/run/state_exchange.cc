@@ -9,7 +9,7 @@
 namespace perigee::train {
 namespace {
 
-constexpr int64_t kNumbers = 6;  // of a RankReport
+constexpr int64_t kNumbers = 7;  // of a RankReport
 
 template <class T>
 std::vector<T> column(const std::vector<RankReport>& states, T (*value)(const RankReport&)) {
@@ -29,7 +29,8 @@ StateExchange::StateExchange(exec::Communicator& communicator)
 void StateExchange::run(const RankReport& state) {
   const int64_t numbers[kNumbers] = {state.stop,        static_cast<int64_t>(state.skipped),
                                      state.peak_bytes,  state.library_bytes,
-                                     state.computed_ns, state.paused_ns};
+                                     state.computed_ns, state.paused_ns,
+                                     state.submitted_ns};
   std::copy(std::begin(numbers), std::end(numbers), mine_.data_ptr<int64_t>());
   group_->run(
       {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
@@ -37,7 +38,8 @@ void StateExchange::run(const RankReport& state) {
   for (auto& other : states_) {
     other = {received[0] != 0, static_cast<RankReport::Skipped>(received[1]),
              received[2],      received[3],
-             received[4],      received[5]};
+             received[4],      received[5],
+             received[6]};
     received += kNumbers;
   }
 }
@@ -62,6 +64,9 @@ std::vector<double> StateExchange::computed_seconds() const {
 }
 std::vector<double> StateExchange::paused_seconds() const {
   return column<double>(states_, [](const RankReport& s) { return 1e-9 * double(s.paused_ns); });
+}
+std::vector<double> StateExchange::submitted_seconds() const {
+  return column<double>(states_, [](const RankReport& s) { return 1e-9 * double(s.submitted_ns); });
 }
 
 }  // namespace perigee::train

@@ -17,8 +17,9 @@ struct RankReport {
   enum class Skipped : uint8_t { no, yes, unknown };
   Skipped skipped = Skipped::no;
   int64_t peak_bytes = 0, library_bytes = 0;
-  int64_t computed_ns = 0;  // of the step, without waits
-  int64_t paused_ns = 0;    // the longest time in which the process stood still
+  int64_t computed_ns = 0;   // of the step, without waits
+  int64_t paused_ns = 0;     // the longest time in which the process stood still
+  int64_t submitted_ns = 0;  // in which the host submitted the step's work to the device
 };
 
 class StateExchange {
@@ -36,6 +37,7 @@ class StateExchange {
   std::vector<int64_t> library_bytes() const;
   std::vector<double> computed_seconds() const;
   std::vector<double> paused_seconds() const;
+  std::vector<double> submitted_seconds() const;
 
  private:
   std::shared_ptr<exec::Group> group_;

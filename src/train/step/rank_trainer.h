@@ -115,9 +115,8 @@ class RankTrainer {
     return executor_->program().find(compile::Binding::Kind::state, "loss_scale:skipped_steps");
   }
   // Returns whether a step gives the same bytes when it is run a second time.
-  bool is_deterministic() const {
-    return connection_.device->place().is_cpu() || job_.cluster.deterministic;
-  }
+  bool is_deterministic() const { return !on_gpu() || job_.cluster.deterministic; }
+  bool on_gpu() const { return !connection_.device->place().is_cpu(); }
 
  private:
   exec::ExecutorOptions executor_options() const;
