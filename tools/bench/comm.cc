@@ -151,7 +151,7 @@ bool steps(const Setting& s, std::vector<Side>& sides) {
       if (step <= 2) continue;
       ms[i].push_back(taken);
       work[i].push_back(1e3 * (bench::worked() - worked_before));
-      waited[i].push_back(static_cast<double>(executors[i]->waited()) / 1e6);
+      waited[i].push_back(static_cast<double>(executors[i]->step_times().waited) / 1e6);
     }
     good &= std::abs(losses[0] - losses[1]) < 1e-3 * std::abs(losses[1]);
   }
