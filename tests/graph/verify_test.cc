@@ -104,7 +104,7 @@ TEST_CASE("the verifier names the broken invariant") {
         "[graph] the buffer output of \"fc1.weight\" is float32[16, 8], but got float64[16, 8]");
 }
 
-TEST_CASE("an argument of a wrong type is an error; a missing one, or None, has its default") {
+TEST_CASE("an argument of a wrong type is an error, and a missing one or None has its default") {
   const Node node{"aten::x", {{"n", int64_t{3}}, {"none", std::monostate{}}}, {}, "a", {}, -1};
   CHECK(node.get<int64_t>("n", 0) == 3);
   CHECK(node.get<double>("n", 0) == 3.0);

@@ -95,7 +95,7 @@ TEST_CASE("frozen parameters keep their values, all others change") {
 }
 
 TEST_CASE(
-    "groups have their own learning rate and weight decay; the first matching group applies") {
+    "groups have their own learning rate and weight decay, and the first matching group applies") {
   const auto plain = OptimizerSetup(kPlain + kSgd).run(1);
   const auto grouped = OptimizerSetup(
                            kPlain + kSgd +

@@ -317,7 +317,7 @@ TEST_CASE("a job without [model] trains an application's own module", "[device]"
   CHECK(losses == trained.first);
 }
 
-TEST_CASE("recorded steps train as others; on a CPU they are left out, or an error where required",
+TEST_CASE("recorded steps train as others, and on a CPU are left out or an error where required",
           "[device]") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3\ndropout = 0.2"));
   const auto run = [&](const std::string& graphs) {
