@@ -125,12 +125,15 @@ TEST_CASE("no comment of several lines ends in a line of one word") {
         Lines{"src/base/a.h:2: one word on the last line of a comment"});
 }
 
-TEST_CASE("no name of a test case has a semicolon") {
+TEST_CASE("ctest runs each test case: no name has a semicolon or an escaped comma") {
   CHECK(perigee::structure::split_case_names(kSource) == Lines{});
   TestTree tree;
-  tree.add("tests/base/a_test.cc", "TEST_CASE(\n    \"one\\; two\") {}\nTEST_CASE(\"three\") {}\n");
+  tree.add(
+      "tests/base/a_test.cc",
+      "TEST_CASE(\n    \"one; two\") {}\nTEST_CASE(\"a\\\\, b\") {}\nTEST_CASE(\"a, b\") {}\n");
   CHECK(perigee::structure::split_case_names(tree.root()) ==
-        Lines{"tests/base/a_test.cc: \"one\\; two\" has a semicolon"});
+        Lines{"tests/base/a_test.cc: ctest does not run \"one; two\"",
+              "tests/base/a_test.cc: ctest does not run \"a\\\\, b\""});
 }
 
 TEST_CASE("a shipped strategy is short, has a header comment, and is trained by a test") {

@@ -35,8 +35,8 @@ std::vector<std::string> folder_pages(const std::filesystem::path& root);
 // prints it.
 std::vector<std::string> long_pages(const std::filesystem::path& root);
 
-// The name of no test case has a semicolon: CMake's list of cases splits it there, and ctest then
-// passes without running the case.
+// The name of no test case has a semicolon, at which CMake's list of cases splits it, or a comma
+// after backslashes, to which CMake adds one: ctest would pass without running the case.
 std::vector<std::string> split_case_names(const std::filesystem::path& root);
 
 // No comment of several lines ends in a line of one word.

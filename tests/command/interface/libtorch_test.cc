@@ -68,7 +68,7 @@ TEST_CASE("the command refuses a libperigee_torch of another version") {
              Contains("must be of version") && Contains("an earlier one"));
 }
 
-TEST_CASE("the command refuses a LibTorch of another minor version\\, with its package's remedy") {
+TEST_CASE("the command refuses a LibTorch of another minor version, with its package's remedy") {
   const Folder folder;
   const auto build = fs::path(command_path()).parent_path();
   fs::create_directories(folder / "lib");

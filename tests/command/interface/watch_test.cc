@@ -233,7 +233,7 @@ TEST_CASE("watch shows the differences of two plans and the report of each") {
   CHECK_THAT(report.head, Contains("Content-Security-Policy: sandbox; default-src 'none'"));
 }
 
-TEST_CASE("watch and plot refuse a run in another format\\, and watch goes on with others") {
+TEST_CASE("watch and plot refuse a run in another format, and watch goes on with others") {
   const Runs runs;
   runs.folder.write("runs/b/memory.json", "{\"format\":\"perigee.run/2\",\"kinds\":[]}\n");
   const Watch watch(runs.path());
