@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "exec/executor.h"
-#include "exec/kernels/product.h"
+#include "exec/kernels/blocked_product.h"
 #include "exec/tensor.h"
 
 namespace {
@@ -277,24 +277,27 @@ void documents(at::ScalarType type, const char* name) {
       [&, &f = forward_apart, &b = backward_apart] { f(), b(); }, agrees, q.numel());
 }
 
-// Products of float32 matrices as in a linear layer of `inner` inputs and `outer` outputs: the
-// output, and the gradients of the input and the weight.
-void products(int64_t tokens, int64_t inner, int64_t outer) {
-  if (!exec::kernels::has_onednn()) return;
-  const auto x = at::randn({tokens, inner}), w = at::randn({outer, inner}),
-             g = at::randn({tokens, outer});
+// Products as in a linear layer of `inner` inputs and `outer` outputs: the output, and the
+// gradients of the input and the weight. The rival is LibTorch's product (MKL for float32, oneDNN
+// for bfloat16).
+void products(at::ScalarType type, int64_t tokens, int64_t inner, int64_t outer) {
+  if (!exec::kernels::has_blocks(type)) return;
+  const auto x = at::randn({tokens, inner}, type), w = at::randn({outer, inner}, type),
+             g = at::randn({tokens, outer}, type);
   const std::vector<std::tuple<std::string, at::Tensor, at::Tensor>> cases = {
       {"output", x, w.t()}, {"input gradient", g, w}, {"weight gradient", g.t(), x}};
+  const double tolerance = type == at::kFloat ? 1e-4 : 1e-2;
   for (const auto& [what, a, b] : cases) {
-    auto by_mkl = at::mm(a, b), by_onednn = at::empty_like(by_mkl);
-    const auto onednn = [&, &l = a, &r = b] {
-      exec::kernels::multiply_by_onednn(by_onednn, l, r, false);
+    auto by_library = at::mm(a, b), by_blocks = at::empty_like(by_library);
+    const auto blocks = [&, &l = a, &r = b] {
+      exec::kernels::multiply_by_blocks(by_blocks, l, r, false);
     };
-    onednn();
+    blocks();
     compare(
-        fmt::format("{}, {} x {} x {}: oneDNN / MKL", what, tokens, inner, outer), onednn,
-        [&, &l = a, &r = b] { at::mm_out(by_mkl, l, r); },
-        at::allclose(by_onednn, by_mkl, 1e-4, 1e-2), tokens * inner * outer);
+        fmt::format("{} {}, {} x {} x {}: blocks / LibTorch", c10::toString(type), what, tokens,
+                    inner, outer),
+        blocks, [&, &l = a, &r = b] { at::mm_out(by_library, l, r); },
+        at::allclose(by_blocks, by_library, tolerance, 100 * tolerance), tokens * inner * outer);
   }
 }
 
@@ -333,8 +336,11 @@ int main(int count, char** arguments) {
   main_gradient(at::kHalf, "float16 main gradient / mm, add");
   low_attention(4, 256);
   low_attention(1, 1024);
-  products(256, 512, 2048);
-  products(1024, 768, 50257);
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    products(type, 256, 512, 2048);
+    products(type, 1024, 768, 3072);
+    products(type, 1024, 768, 50257);
+  }
   documents(at::kFloat, "8 documents packed / apart");
   documents(at::kDouble, "8 documents packed / apart, float64");
   overhead();

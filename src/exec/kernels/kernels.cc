@@ -5,7 +5,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "exec/kernels/wide_product.h"
 #include "exec/reference/ops.h"
 
 #ifndef INTRA_OP_PARALLEL

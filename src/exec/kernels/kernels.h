@@ -39,9 +39,13 @@ Kernel rotary_backward(const Arguments& arguments);
 Kernel swiglu(const Arguments& arguments);
 Kernel swiglu_backward(const Arguments& arguments);
 
-// aten::mm and aten::addmm of float32, by oneDNN where it is faster (product.h), else by LibTorch.
+// aten::mm and aten::addmm: the fastest way for the shape (product.h).
 Kernel product(const Arguments& arguments);
 Kernel product_with_bias(const Arguments& arguments);
+
+// perigee::addmm_ and mm_. Factors of 16 bits are added up in float32: by blocks where the CPU has
+// instructions for bfloat16, else by LibTorch's BLAS.
+Kernel product_in_place(const Arguments& arguments);
 
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);

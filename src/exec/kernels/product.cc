@@ -4,9 +4,20 @@
 
 #include <algorithm>
 
+#include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
 
-// LibTorch exports these functions without a header.
+// LibTorch exports these functions without a header. In BLAS row-major is 101, "not transposed" 111
+// and "transposed" 112.
+extern "C" {
+void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                            const uint16_t* a, int lda, const uint16_t* b, int ldb, float beta,
+                            float* c, int ldc);
+void cblas_gemm_f16f16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                          const uint16_t* a, int lda, const uint16_t* b, int ldb, float beta,
+                          float* c, int ldc);
+}
+
 namespace at::native {
 void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
 Tensor mkldnn_linear_pointwise(const Tensor& input, const Tensor& weight,
@@ -20,82 +31,138 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kFewest = int64_t{1} << 24;  // multiplications of a product for oneDNN
-constexpr int64_t kSmallestSide = 32;
+constexpr int64_t kFewest = int64_t{1} << 18, kMany = int64_t{1} << 24;  // multiplications
+constexpr int64_t kSmallestSide = 8, kLongSide = 192;
 
+// Rows or columns are contiguous, and no two elements share memory.
 bool is_plain(const Tensor& t) {
-  return t.is_contiguous() || (t.stride(0) == 1 && t.stride(1) == t.size(0));
+  return (t.stride(1) == 1 && t.stride(0) >= t.size(1)) ||
+         (t.stride(0) == 1 && t.stride(1) >= t.size(0));
 }
 
-bool prefers_onednn(const Tensor& a, const Tensor& b) {
-  const auto product = float_product(a, b);
-  return product && prefers_onednn(*product);
+ProductWay product_way(const Tensor& a, const Tensor& b) {
+  if (a.dim() != 2 || b.dim() != 2 || a.scalar_type() != b.scalar_type() || !is_plain(a) ||
+      !is_plain(b)) {
+    return ProductWay::library;
+  }
+  return kernels::product_way(a.scalar_type(), a.size(0), b.size(1), a.size(1));
+}
+
+Tensor plain(const Tensor& t) { return is_plain(t) ? t : t.contiguous(); }
+
+// A matrix of 16-bit numbers with one stride of 1; `step`: elements to the next row or column.
+struct BlasFactor {
+  const uint16_t* data;
+  int step;
+  int transposed;  // 112: columns are contiguous, not rows
+};
+
+BlasFactor blas_factor(const Tensor& t) {
+  const bool transposed = t.stride(1) != 1;
+  return {static_cast<const uint16_t*>(t.const_data_ptr()),
+          static_cast<int>(std::max(t.stride(transposed ? 1 : 0), t.size(transposed ? 0 : 1))),
+          transposed ? 112 : 111};
+}
+
+bool is_wide_product(const Tensor& sum, const Tensor& a, const Tensor& b) {
+  return sum.scalar_type() == at::kFloat && sum.dim() == 2 && sum.stride(1) == 1 &&
+         a.scalar_type() == b.scalar_type() &&
+         (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+}
+
+// sum [m,n] float32, rows contiguous, = or += a [m,k] b [k,n] of 16 bits. No partial sum is rounded
+// to 16 bits.
+void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add) {
+  if (sum.numel() == 0) return;
+  if (a.size(1) == 0) {
+    if (!add) sum.zero_();
+    return;
+  }
+  const auto left = plain(a), right = plain(b);
+  if (has_blocks(a.scalar_type())) return multiply_by_blocks(sum, left, right, add);
+  const auto x = blas_factor(left), y = blas_factor(right);
+  const auto multiply = a.scalar_type() == at::kHalf ? cblas_gemm_f16f16f32
+                                                     : cblas_gemm_bf16bf16f32;
+  const auto number = [](int64_t n) { return static_cast<int>(n); };
+  multiply(101, x.transposed, y.transposed, number(sum.size(0)), number(sum.size(1)),
+           number(a.size(1)), 1.0F, x.data, x.step, y.data, y.step, add ? 1.0F : 0.0F,
+           sum.mutable_data_ptr<float>(), number(sum.stride(0)));
 }
 
 }  // namespace
 
-bool has_onednn() {
+ProductWay product_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return has;
-#else
-  return false;
-#endif
-}
-
-bool suits_onednn(const FloatProduct& product) {
-  const auto& [m, n, k, plain] = product;
-  return plain && std::min({m, n, k}) >= kSmallestSide && m * n * k >= kFewest;
-}
-
-bool prefers_onednn(const FloatProduct& product) {
-#if defined(__x86_64__)
-  static const bool here = has_onednn() && !__builtin_cpu_is("intel");
-  return here && suits_onednn(product);
-#else
-  return false;
-#endif
-}
-
-std::optional<FloatProduct> float_product(const Tensor& a, const Tensor& b) {
-  if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat || a.dim() != 2 ||
-      b.dim() != 2) {
-    return {};
+  static const bool here = !__builtin_cpu_is("intel");
+  const int64_t side = std::min({m, n, k}), count = m * n * k;
+  if (!here || !has_blocks(factors) || side < kSmallestSide || count < kFewest) {
+    return ProductWay::library;
   }
-  return FloatProduct{
-      .m = a.size(0), .n = b.size(1), .k = a.size(1), .plain_factors = is_plain(a) && is_plain(b)};
-}
-
-void multiply_by_onednn(const Tensor& result, const Tensor& a, const Tensor& b, bool add) {
-  at::native::mkldnn_matmul(a, b, result, add ? 1.0F : 0.0F, 1.0F);
+  if (side >= kLongSide || count < kMany) return ProductWay::blocks;
+  return factors == at::kFloat ? ProductWay::onednn : ProductWay::library;
+#else
+  return ProductWay::library;
+#endif
 }
 
 Kernel product(const Arguments& arguments) {
-  if (arguments.type().dtype != graph::DType::float32) return {};
   return [self = arguments.operand("self"), mat2 = arguments.operand("mat2"),
           library = dispatcher_kernel(arguments.op())](std::span<const Tensor> in,
                                                        std::span<Tensor> out, const Draw& draw) {
     const auto &a = in[self], &b = in[mat2];
-    if (!prefers_onednn(a, b)) return library(in, out, draw);
+    const auto way = product_way(a, b);
+    if (way == ProductWay::library) return library(in, out, draw);
     out[0] = at::empty({a.size(0), b.size(1)}, a.options());
-    multiply_by_onednn(out[0], a, b, false);
+    if (way == ProductWay::blocks) {
+      multiply_by_blocks(out[0], a, b, false);
+    } else {
+      at::native::mkldnn_matmul(a, b, out[0], 0, 1);
+    }
   };
 }
 
 Kernel product_with_bias(const Arguments& arguments) {
-  if (arguments.type().dtype != graph::DType::float32 || arguments.op().args.size() != 3) return {};
+  if (arguments.op().args.size() != 3) return {};  // scaled
   return [self = arguments.operand("self"), mat1 = arguments.operand("mat1"),
           mat2 = arguments.operand("mat2"), library = dispatcher_kernel(arguments.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
-    const auto &bias = in[self], &a = in[mat1];
-    const auto weight = in[mat2].t();  // [n, k]
-    if (bias.dim() != 1 || bias.size(0) != weight.size(0) || !bias.is_contiguous() ||
-        !a.is_contiguous() || !weight.is_contiguous() || !prefers_onednn(a, in[mat2])) {
+    const auto &bias = in[self], &a = in[mat1], &b = in[mat2];
+    const auto way = product_way(a, b);
+    const auto weight = b.t();  // [n,k]
+    if (way == ProductWay::library || bias.dim() != 1 || bias.size(0) != b.size(1) ||
+        !bias.is_contiguous() || bias.scalar_type() != a.scalar_type() ||
+        (way == ProductWay::onednn && !(a.is_contiguous() && weight.is_contiguous()))) {
       return library(in, out, draw);
     }
-    out[0] = at::native::mkldnn_linear_pointwise(a, weight, bias, "none",
-                                                 c10::List<std::optional<at::Scalar>>(), "");
+    if (way == ProductWay::blocks) {
+      out[0] = at::empty({a.size(0), b.size(1)}, a.options());
+      multiply_by_blocks(out[0], a, b, false, &bias);
+    } else {
+      out[0] = at::native::mkldnn_linear_pointwise(a, weight, bias, "none",
+                                                   c10::List<std::optional<at::Scalar>>(), "");
+    }
+  };
+}
+
+Kernel product_in_place(const Arguments& arguments) {
+  return [sum = arguments.operand("sum"), self = arguments.operand("self"),
+          mat2 = arguments.operand("mat2"), add = arguments.name() == "perigee::addmm_"](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    auto to = in[sum];
+    const auto &a = in[self], &b = in[mat2];
+    if (is_wide_product(to, a, b)) return multiply_wide(to, a, b, add);
+    const auto way = to.scalar_type() == at::kFloat && to.stride(1) == 1 && is_plain(to)
+                         ? product_way(a, b)
+                         : ProductWay::library;
+    if (way == ProductWay::blocks) {
+      multiply_by_blocks(to, a, b, add);
+    } else if (way == ProductWay::onednn && to.is_contiguous()) {
+      at::native::mkldnn_matmul(a, b, to, add ? 1 : 0, 1);
+    } else if (add) {
+      to.addmm_(a, b);
+    } else {
+      at::mm_out(to, a, b);
+    }
   };
 }
 

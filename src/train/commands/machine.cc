@@ -132,17 +132,19 @@ std::string describe_ranks(int cores) {
                             cores, speedup(cores));
 }
 
-// Returns which of LibTorch's libraries multiply matrices on CPUs. In 16 bits the CPU and the type of
-// the result decide (exec/kernels/wide_product.cc).
+// Returns what multiplies matrices on CPUs (exec/kernels/product.h).
 std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
-  constexpr exec::kernels::FloatProduct large{
-      .m = 1024, .n = 1024, .k = 1024, .plain_factors = true};
-  return fmt::format("float32 by {}; bfloat16 and float16 by {}",
-                     exec::kernels::prefers_onednn(large)
-                         ? "oneDNN where both matrices are large, else by " + blas
-                         : blas,
-                     at::Context::hasMKLDNN() ? "oneDNN and " + blas : blas);
+  const auto way = [](at::ScalarType type, const std::string& library) {
+    constexpr int64_t kLarge = 1024;
+    return exec::kernels::product_way(type, kLarge, kLarge, kLarge) ==
+                   exec::kernels::ProductWay::blocks
+               ? "blocks of oneDNN, small ones by " + library
+               : library;
+  };
+  const auto library = at::Context::hasMKLDNN() ? "oneDNN and " + blas : blas;
+  return fmt::format("float32 by {}; bfloat16 by {}; float16 by {}", way(at::kFloat, blas),
+                     way(at::kBFloat16, library), library);
 }
 
 std::string state_of(void (*open)()) {

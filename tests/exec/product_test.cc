@@ -1,8 +1,8 @@
-// Products of 16-bit matrices that are added up in float32, and of float32 matrices by oneDNN.
-#include "exec/kernels/wide_product.h"
-
-#include "exec/kernels/kernels.h"
+// Products of matrices by blocks, and of 16-bit matrices that are added up in float32.
 #include "exec/kernels/product.h"
+
+#include "exec/kernels/blocked_product.h"
+#include "exec/kernels/kernels.h"
 #include "exec/memory/dry_run.h"
 #include "exec/reference/reference.h"
 #include "tests/exec/support.h"
@@ -78,7 +78,7 @@ TEST_CASE("a wide product allocates the same each time") {
   CHECK(first->allocations == second->allocations);
 }
 
-TEST_CASE("a float32 product is exact in any layout, by whichever library computes it") {
+TEST_CASE("a product with float32 results is exact in any layout, whatever computes it") {
   at::manual_seed(1);
   const bool left = GENERATE(false, true), right = GENERATE(false, true);
   for (const auto [m, n, k] : {std::array<int64_t, 3>{4, 6, 5}, {257, 300, 256}, {33, 2100, 300}}) {
@@ -111,28 +111,90 @@ TEST_CASE("a product into a part of a larger float32 sum leaves the rest") {
   CHECK(at::isnan(whole).sum().item<int64_t>() == 260 * 310 - 257 * 300);
 }
 
-TEST_CASE("oneDNN gets large products of plain factors") {
-  using kernels::float_product;
-  using kernels::suits_onednn;
-  CHECK(suits_onednn({.m = 256, .n = 256, .k = 256, .plain_factors = true}));
-  CHECK(suits_onednn({.m = 32, .n = 1 << 10, .k = 1 << 10, .plain_factors = true}));
-  CHECK_FALSE(suits_onednn({.m = 255, .n = 256, .k = 256, .plain_factors = true}));
-  CHECK_FALSE(suits_onednn({.m = 1, .n = 1 << 12, .k = 1 << 12, .plain_factors = true}));
-  CHECK_FALSE(suits_onednn({.m = 256, .n = 256, .k = 256, .plain_factors = false}));
-  CHECK(float_product(at::ones({2, 3}), at::ones({4, 3}).t())->plain_factors);
-  CHECK_FALSE(float_product(at::ones({2, 6}).narrow(1, 0, 3), at::ones({3, 4}))->plain_factors);
-  CHECK_FALSE(float_product(at::ones({2, 3}, at::kDouble), at::ones({3, 4}, at::kDouble)));
+TEST_CASE("the way of a product depends on its shape") {
+  using kernels::product_way;
+  using Way = kernels::ProductWay;
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto blocks = product_way(type, 1 << 10, 1 << 10, 1 << 10);
+  const bool has = blocks == Way::blocks;
+  CHECK((has || blocks == Way::library));
+  if (!kernels::has_blocks(type)) CHECK_FALSE(has);
+  const auto other = has && type == at::kFloat ? Way::onednn : Way::library;
+  CHECK(product_way(type, 192, 1 << 10, 1 << 10) == blocks);
+  CHECK(product_way(type, 64, 64, 64) == blocks);
+  CHECK(product_way(type, 1 << 10, 8, 32) == blocks);
+  CHECK(product_way(type, 191, 1 << 10, 1 << 10) == other);
+  CHECK(product_way(type, 1 << 10, 1 << 12, 8) == other);
+  CHECK(product_way(type, 63, 64, 64) == Way::library);
+  CHECK(product_way(type, 1 << 10, 1 << 10, 7) == Way::library);
+  CHECK(product_way(at::kDouble, 1 << 10, 1 << 10, 1 << 10) == Way::library);
+  CHECK(product_way(at::kHalf, 1 << 10, 1 << 10, 1 << 10) == Way::library);
 }
 
-TEST_CASE("oneDNN sets a product, or adds it") {
-  if (!kernels::has_onednn()) return;
-  const auto a = integers({40, 70}, at::kFloat), b = integers({70, 50}, at::kFloat);
-  const auto start = integers({40, 50}, at::kFloat), exact = at::mm(a, b);
-  auto sum = start.clone(), set = at::full({40, 50}, 7.0F);
-  kernels::multiply_by_onednn(sum, a, b, true);
-  kernels::multiply_by_onednn(set, a, b, false);
-  CHECK(sum.equal(start + exact));
-  CHECK(set.equal(exact));
+TEST_CASE("a product by blocks is exact in any layout, for any shape and start") {
+  at::manual_seed(1);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const bool left = GENERATE(false, true), right = GENERATE(false, true);
+  if (!kernels::has_blocks(type)) return;
+  // Parts of blocks, several parts of the depth, odd depths, runs of blocks, more rows than columns.
+  for (const auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                               {3, 5, 2},
+                               {65, 129, 33},
+                               {1100, 70, 40},
+                               {200, 131, 1057},
+                               {131, 300, 2049},
+                               {70, 1300, 2112},
+                               {2200, 9, 1025}}) {
+    INFO(m << " x " << k << " by " << k << " x " << n << ", " << c10::toString(type));
+    const auto a = laid_out(integers({m, k}, type), left);
+    const auto b = laid_out(integers({k, n}, type), right);
+    const auto start = integers({m, n}, at::kFloat), bias = integers({n}, type);
+    const auto exact = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+    auto sum = start.clone(), set = at::full({m, n}, NAN, type), biased = set.clone();
+    kernels::multiply_by_blocks(sum, a, b, true);
+    kernels::multiply_by_blocks(set, a, b, false);
+    kernels::multiply_by_blocks(biased, a, b, false, &bias);
+    CHECK(sum.equal(start + exact));
+    CHECK(set.equal(exact.to(type)));
+    CHECK(biased.equal((exact + bias.to(at::kFloat)).to(type)));
+  }
+}
+
+TEST_CASE("a product by blocks reads and writes nothing beside its matrices") {
+  at::manual_seed(1);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  if (!kernels::has_blocks(type)) return;
+  const int64_t m = 70, n = 131, k = 45;
+  const auto inner = [&](int64_t rows, int64_t columns) {
+    const auto whole = at::full({rows + 2, columns + 3}, NAN, type);
+    const auto part = whole.narrow(0, 1, rows).narrow(1, 2, columns);
+    part.copy_(integers({rows, columns}, type));
+    return part;
+  };
+  for (const auto& [a, b] :
+       {std::pair{inner(m, k), inner(k, n)}, {inner(k, m).t(), inner(n, k).t()}}) {
+    auto whole = at::full({m + 2, n + 3}, NAN, type);
+    const auto part = whole.narrow(0, 1, m).narrow(1, 1, n);
+    kernels::multiply_by_blocks(part, a, b, false);
+    CHECK(part.equal(at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(type)));
+    CHECK(at::isnan(whole).sum().item<int64_t>() == (m + 2) * (n + 3) - m * n);
+  }
+}
+
+TEST_CASE("the rows of a product by blocks depend on no other row, and not on the threads") {
+  at::manual_seed(1);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  if (!kernels::has_blocks(type)) return;
+  const auto a = at::randn({150, 1500}, type), b = at::randn({1500, 200}, type);
+  auto whole = at::empty({150, 200}, type), part = at::empty({37, 90}, type), one = whole.clone();
+  const int threads = at::get_num_threads();
+  kernels::multiply_by_blocks(whole, a, b, false);
+  at::set_num_threads(1);
+  kernels::multiply_by_blocks(one, a, b, false);
+  at::set_num_threads(threads);
+  kernels::multiply_by_blocks(part, a.narrow(0, 70, 37), b.narrow(1, 101, 90), false);
+  CHECK(one.equal(whole));
+  CHECK(part.equal(whole.narrow(0, 70, 37).narrow(1, 101, 90)));
 }
 
 TEST_CASE("a float32 product with a bias allocates the same each time") {

@@ -1,0 +1,403 @@
+#include "exec/kernels/blocked_product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "exec/kernels/lanes.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::BFloat16;
+using at::Tensor;
+
+constexpr int64_t kRows = 64;  // of a block of the left factor
+// Columns of a block of the right one: 256 bytes of a row.
+template <class T>
+constexpr int64_t kColumns = 256 / sizeof(T);
+constexpr int64_t kDepth = 1024;  // rows of the latter at most
+constexpr int64_t kPadding = 16;  // words after a packed row: rows 4 KiB apart share cache sets
+constexpr int64_t kRun = 16;  // blocks that a packed block is multiplied with, one after another
+
+constexpr int64_t blocks_of(int64_t n, int64_t side) { return (n + side - 1) / side; }
+
+// Eight words of 32 bits, and the halves of the list that alternates between two of them.
+using Octet = uint32_t __attribute__((vector_size(32)));
+PERIGEE_INLINE Octet low(Octet a, Octet b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+PERIGEE_INLINE Octet high(Octet a, Octet b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
+PERIGEE_INLINE void copy_octet(const void* from, void* to) { std::memcpy(to, from, sizeof(Octet)); }
+
+// to [columns, rows] = from [rows, columns], transposed; rows are `from_step` and `to_step` words
+// apart. Addresses need not be aligned.
+PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t rows,
+                                  int64_t columns, char* to, int64_t to_step) {
+  constexpr int64_t kWord = 4, kChunk = 64;
+  const int64_t even_rows = rows / 8 * 8, even_columns = columns / 8 * 8;
+  // The result of a chunk of columns stays in the first-level cache.
+  for (int64_t chunk = 0; chunk < even_columns; chunk += kChunk) {
+    for (int64_t r = 0; r < even_rows; r += 8) {
+      for (int64_t c = chunk; c < std::min(chunk + kChunk, even_columns); c += 8) {
+        Octet lines[8], next[8];
+        for (int i = 0; i < 8; ++i) copy_octet(from + ((r + i) * from_step + c) * kWord, &lines[i]);
+        for (int pass = 0; pass < 3; ++pass) {
+          for (int i = 0; i < 4; ++i) {
+            next[2 * i] = low(lines[i], lines[i + 4]);
+            next[2 * i + 1] = high(lines[i], lines[i + 4]);
+          }
+          for (int i = 0; i < 8; ++i) lines[i] = next[i];
+        }
+        for (int i = 0; i < 8; ++i) copy_octet(&lines[i], to + ((c + i) * to_step + r) * kWord);
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = r < even_rows ? even_columns : 0; c < columns; ++c) {
+      std::memcpy(to + (c * to_step + r) * kWord, from + (r * from_step + c) * kWord, kWord);
+    }
+  }
+}
+
+// to [2 n]: the numbers of two rows [n] alternate.
+PERIGEE_SIMD void alternate(const uint16_t* first, const uint16_t* second, int64_t n,
+                            uint16_t* to) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    Halves a, b;
+    std::memcpy(&a, first + i, sizeof a);
+    std::memcpy(&b, second + i, sizeof b);
+    const auto pairs = __builtin_convertvector(a, Words) | __builtin_convertvector(b, Words) << 16;
+    std::memcpy(to + 2 * i, &pairs, sizeof pairs);
+  }
+  for (; i < n; ++i) {
+    to[2 * i] = first[i];
+    to[2 * i + 1] = second[i];
+  }
+}
+
+#if defined(__x86_64__)
+// As LibTorch's products round: to nearest even, numbers below the smallest normal one to 0.
+__attribute__((target("arch=x86-64-v4,avx512bf16"))) void round_row(const float* from, int64_t n,
+                                                                    BFloat16* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const auto lanes = static_cast<__mmask16>(n - i < kLanes ? (1 << (n - i)) - 1 : -1);
+    const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(lanes, from + i));
+    _mm256_mask_storeu_epi16(to + i, lanes, reinterpret_cast<__m256i>(rounded));
+  }
+}
+#else
+void round_row(const float* from, int64_t n, BFloat16* to) { std::copy_n(from, n, to); }
+#endif
+
+PERIGEE_SIMD void widen_row(const BFloat16* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, n - i);
+    store_lanes(to + i, load_lanes(from + i, count, 0), count);
+  }
+}
+
+// A factor by its lines: rows of the left one, columns of the right one.
+template <class T>
+struct Factor {
+  const T* data;
+  int64_t lines, depth;
+  int64_t line_step, depth_step;  // elements; one of them is 1
+
+  const T* at(int64_t line, int64_t d) const { return data + line * line_step + d * depth_step; }
+  // Depth is counted in words: of a float, or of two bfloat16 whose second one may be missing.
+  static constexpr int64_t kWord = 4 / sizeof(T);
+};
+
+// Returns the words of `depth` elements.
+template <class T>
+constexpr int64_t words(int64_t depth) {
+  return (depth + Factor<T>::kWord - 1) / Factor<T>::kWord;
+}
+
+// Packs `count` lines and `depth` elements of each as to [words, side]: a word of each line, then
+// the next word of each.
+template <class T>
+void pack_by_depth(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
+                   T* to, int64_t side) {
+  constexpr int64_t kWord = Factor<T>::kWord;
+  const int64_t whole = depth / kWord;
+  if (from.depth_step == 1) {
+    if (from.line_step % kWord == 0) {
+      transpose_words(reinterpret_cast<const char*>(from.at(line, begin)), from.line_step / kWord,
+                      count, whole, reinterpret_cast<char*>(to), side);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        for (int64_t d = 0; d < whole; ++d) {
+          std::copy_n(from.at(line + i, begin + d * kWord), kWord, to + (d * side + i) * kWord);
+        }
+      }
+    }
+  } else {
+    for (int64_t d = 0; d < whole; ++d) {
+      const T *row = from.at(line, begin + d * kWord), *next = row + from.depth_step;
+      if constexpr (kWord == 1) {
+        std::copy_n(row, count, to + d * side);
+      } else {
+        alternate(reinterpret_cast<const uint16_t*>(row), reinterpret_cast<const uint16_t*>(next),
+                  count, reinterpret_cast<uint16_t*>(to) + d * side * kWord);
+      }
+    }
+  }
+  if constexpr (kWord == 2) {
+    for (int64_t i = 0; depth % kWord != 0 && i < count; ++i) {
+      to[(whole * side + i) * kWord] = *from.at(line + i, begin + depth - 1);
+      to[(whole * side + i) * kWord + 1] = T(0);
+    }
+  }
+}
+
+// Packs them as `count` rows of `row` elements, which are words; `spare` has a block's size.
+template <class T>
+void pack_by_line(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
+                  T* spare, T* to, int64_t row) {
+  if (from.depth_step == 1) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(from.at(line + i, begin), depth, to + i * row);
+      to[i * row + depth] = T(0);
+    }
+  } else if constexpr (Factor<T>::kWord == 1) {
+    transpose_words(reinterpret_cast<const char*>(from.at(line, begin)), from.depth_step, depth,
+                    count, reinterpret_cast<char*>(to), row);
+  } else {
+    pack_by_depth(from, line, count, begin, depth, spare, kRows);
+    transpose_words(reinterpret_cast<const char*>(spare), kRows, words<T>(depth), count,
+                    reinterpret_cast<char*>(to), row / Factor<T>::kWord);
+  }
+}
+
+// Fetches share `index` of `shares` of a part of a block from memory.
+template <class T>
+void prefetch(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
+              int64_t index, int64_t shares) {
+  constexpr int64_t kCacheLine = 64 / sizeof(T);
+  const bool by_line = from.depth_step == 1;
+  const int64_t rows = by_line ? count : depth, row = by_line ? depth : count;
+  for (int64_t r = rows * index / shares; r < rows * (index + 1) / shares; ++r) {
+    const T* start = by_line ? from.at(line + r, begin) : from.at(line, begin + r);
+    for (int64_t i = 0; i < row; i += kCacheLine) __builtin_prefetch(start + i, 0, 2);
+  }
+}
+
+// A product by blocks of its result, which are numbered outer block by outer block. A thread packs a
+// block of the outer factor where it needs it; blocks of the inner one are packed before, except
+// parts of the left factor that the microkernel can read where they are.
+template <class T, class R>
+class Product {
+ public:
+  Product(const Tensor& result, const Tensor& a, const Tensor& b, bool add, const Tensor* bias)
+      : a_{a.const_data_ptr<T>(), a.size(0), a.size(1), a.stride(0), a.stride(1)},
+        b_{b.const_data_ptr<T>(), b.size(1), b.size(0), b.stride(1), b.stride(0)},
+        b_outside_(a_.depth_step == 1 || b_.lines >= a_.lines),
+        outers_(b_outside_ ? blocks_of(b_.lines, kWide) : blocks_of(a_.lines, kRows)),
+        inners_(b_outside_ ? blocks_of(a_.lines, kRows) : blocks_of(b_.lines, kWide)),
+        parts_((a_.depth + kDepth - 1) / kDepth),
+        part_(((a_.depth + parts_ - 1) / parts_ + 31) / 32 * 32),
+        first_packed_(a_.depth_step != 1      ? 0
+                      : a_.depth % kWord == 0 ? parts_
+                                              : parts_ - 1),
+        add_(add || bias != nullptr),
+        bias_(bias == nullptr ? nullptr : bias->const_data_ptr<R>()),
+        to_(result.mutable_data_ptr<R>()),
+        row_(std::max(result.stride(0), b_.lines)) {}
+
+  void run() {
+    const auto type = c10::CppTypeToScalarType<T>::value;
+    const int64_t threads = at::get_num_threads();
+    const int64_t size = block(false) + block(b_outside_);
+    const auto inner = at::empty({(parts_ - first_packed_) * inners_ * block(!b_outside_)}, type),
+               outer = at::empty({threads, size}, type),
+               sums = at::empty({kDirect ? 0 : threads, kRun * kSums}, at::kFloat);
+    inner_ = inner.template mutable_data_ptr<T>();
+    auto* scratch = outer.template mutable_data_ptr<T>();
+    auto* sum = sums.template mutable_data_ptr<float>();
+    const auto of_thread = [](auto* data, int64_t size) {
+      return data + at::get_thread_num() * size;
+    };
+    if (first_packed_ < parts_) {
+      at::parallel_for(0, inners_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          for (int64_t p = first_packed_; p < parts_; ++p) {
+            pack(!b_outside_, i, p, of_thread(scratch, size), prepared(i, p));
+          }
+        }
+      });
+    }
+    at::parallel_for(0, outers_ * inners_, 1, [&](int64_t begin, int64_t end) {
+      multiply(begin, end, of_thread(scratch, size), of_thread(sum, kRun * kSums));
+      at::native::cpublas::brgemm_release(kWord == 2);
+    });
+  }
+
+ private:
+  static constexpr int64_t kWord = Factor<T>::kWord, kWide = kColumns<T>, kSums = kRows * kWide;
+  static constexpr bool kDirect = std::is_same_v<R, float>;  // sums are added up in the result
+
+  // A block of the result.
+  struct Place {
+    int64_t row, column, rows, columns;
+  };
+  Place place(int64_t outer, int64_t inner) const {
+    const int64_t row = (b_outside_ ? inner : outer) * kRows,
+                  column = (b_outside_ ? outer : inner) * kWide;
+    return {row, column, std::min(kRows, a_.lines - row), std::min(kWide, b_.lines - column)};
+  }
+
+  // Elements of a packed block of the right factor or the left one, and of the latter's rows.
+  int64_t block(bool right) const { return right ? kWide * part_ : kRows * packed_row(); }
+  int64_t packed_row() const { return part_ + kPadding * kWord; }
+  int64_t depth_of(int64_t part) const { return std::min(part_, a_.depth - part * part_); }
+  T* prepared(int64_t inner, int64_t part) const {
+    return inner_ + ((part - first_packed_) * inners_ + inner) * block(!b_outside_);
+  }
+
+  // Packs a part of block `i` of the right factor or the left one; `spare` is one of the left.
+  void pack(bool right, int64_t i, int64_t part, T* spare, T* to) const {
+    const auto& from = right ? b_ : a_;
+    const int64_t side = right ? kWide : kRows, line = i * side,
+                  count = std::min(side, from.lines - line);
+    if (right) {
+      pack_by_depth(from, line, count, part * part_, depth_of(part), to, side);
+    } else {
+      pack_by_line(from, line, count, part * part_, depth_of(part), spare, to, packed_row());
+    }
+  }
+
+  // Computes blocks [begin, end) of the result.
+  void multiply(int64_t begin, int64_t end, T* spare, float* sums) const {
+    T* packed = spare + block(false);
+    int64_t current = -1;  // outer block in `packed`, where it has one part
+    for (int64_t t = begin, run = 0; t < end; t += run) {
+      const int64_t outer = t / inners_, first = t % inners_;
+      run = std::min({kRun, end - t, inners_ - first});
+      for (int64_t part = 0; part < parts_; ++part) {
+        if (parts_ > 1 || outer != current) pack(b_outside_, outer, part, spare, packed);
+        for (int64_t i = 0; i < run; ++i) {
+          const auto to = place(outer, first + i);
+          float* sum = sums + (parts_ > 1 ? i * kSums : 0);
+          prefetch_next(outer, part, i, run);
+          add_part(to, first + i, part, packed, sum);
+          if constexpr (!kDirect) {
+            if (part + 1 == parts_) store(to, sum);
+          }
+        }
+      }
+      current = outer;
+    }
+  }
+
+  // Fetches a share of what is packed after a part of an outer block.
+  void prefetch_next(int64_t outer, int64_t part, int64_t index, int64_t shares) const {
+    if (++part == parts_) ++outer, part = 0;
+    const auto& from = b_outside_ ? b_ : a_;
+    const int64_t side = b_outside_ ? kWide : kRows, line = outer * side;
+    if (line >= from.lines) return;
+    prefetch(from, line, std::min(side, from.lines - line), part * part_, depth_of(part), index,
+             shares);
+  }
+
+  // Adds the product of a part of two blocks; `packed` is the outer one. `sums` are used where
+  // results are rounded.
+  void add_part(const Place& to, int64_t inner, int64_t part, const T* packed, float* sums) const {
+    const int64_t depth = words<T>(depth_of(part)) * kWord;
+    const bool reads_a = part < first_packed_;
+    const T *left = reads_a      ? a_.at(to.row, part * part_)
+                    : b_outside_ ? prepared(inner, part)
+                                 : packed,
+            *right = b_outside_ ? packed : prepared(inner, part);
+    int64_t step = kWide;
+    if constexpr (kDirect) {
+      sums = to_ + to.row * row_ + to.column;
+      step = row_;
+    }
+    if (part == 0 && bias_ != nullptr) {
+      for (int64_t r = 0; r < to.rows; ++r) start(bias_ + to.column, to.columns, sums + r * step);
+    }
+    at::native::cpublas::brgemm(to.rows, to.columns, depth,
+                                reads_a ? std::max(a_.line_step, depth) : packed_row(), kWide, step,
+                                add_ || part > 0, left, right, sums, kWord == 2);
+  }
+
+  static void start(const R* bias, int64_t n, float* to) {
+    if constexpr (kDirect) {
+      std::copy_n(bias, n, to);
+    } else {
+      widen_row(bias, n, to);
+    }
+  }
+
+  void store(const Place& to, const float* sums) const {
+    for (int64_t r = 0; r < to.rows; ++r) {
+      round_row(sums + r * kWide, to.columns, to_ + (to.row + r) * row_ + to.column);
+    }
+  }
+
+  Factor<T> a_, b_;
+  bool b_outside_;           // the right factor's blocks are the outer ones
+  int64_t outers_, inners_;  // blocks
+  int64_t parts_, part_;     // of the depth, and elements of each but the last
+  int64_t first_packed_;     // part of the left factor
+  bool add_;
+  const R* bias_;
+  R* to_;
+  int64_t row_;  // elements from one row of the result to the next
+  T* inner_ = nullptr;
+};
+
+// LibTorch or oneDNN says by an error that it has no microkernels, as where the environment restricts
+// instructions (ONEDNN_MAX_CPU_ISA).
+template <class T>
+bool has_microkernels() {
+  alignas(64) const T a[2] = {T(1), T(1)}, b[2] = {T(1), T(1)};
+  alignas(64) float sum[1];
+  constexpr bool kPairs = Factor<T>::kWord == 2;
+  try {
+    at::native::cpublas::brgemm(1, 1, 2, 2, 1, 1, false, a, b, sum, kPairs);
+    at::native::cpublas::brgemm_release(kPairs);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return sum[0] == 2;
+}
+
+}  // namespace
+
+bool has_blocks(at::ScalarType factors) {
+#if defined(__x86_64__)
+  static const bool vectors = __builtin_cpu_supports("avx512bw") &&
+                              __builtin_cpu_supports("avx512vl") &&
+                              __builtin_cpu_supports("avx512dq");
+  static const bool floats = vectors && has_microkernels<float>();
+  static const bool pairs = vectors && __builtin_cpu_supports("avx512bf16") &&
+                            has_microkernels<BFloat16>();
+  return factors == at::kFloat ? floats : factors == at::kBFloat16 && pairs;
+#else
+  return false;
+#endif
+}
+
+void multiply_by_blocks(const Tensor& result, const Tensor& a, const Tensor& b, bool add,
+                        const Tensor* bias) {
+  if (a.scalar_type() == at::kFloat) {
+    Product<float, float>(result, a, b, add, bias).run();
+  } else if (result.scalar_type() == at::kFloat) {
+    Product<BFloat16, float>(result, a, b, add, bias).run();
+  } else {
+    Product<BFloat16, BFloat16>(result, a, b, add, bias).run();
+  }
+}
+
+}  // namespace perigee::exec::kernels

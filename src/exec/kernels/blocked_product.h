@@ -1,0 +1,21 @@
+// Products of float32 or bfloat16 matrices by blocks, each by a microkernel of LibTorch's oneDNN.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace perigee::exec::kernels {
+
+// Returns whether this CPU has the instructions for factors of the type (AVX-512, for bfloat16 also
+// its products of pairs), and LibTorch the microkernels. False for other types.
+bool has_blocks(at::ScalarType factors);
+
+// result [m,n] = start + a [m,k] b [k,n], k > 0. a and b have one type, for which has_blocks holds, and
+// rows or columns that are contiguous; those of the result are contiguous rows.
+// The result is float32, or has the factors' type. Partial sums are float32, in an order that
+// depends on k alone. start: the result itself with `add` (float32 only), or `bias` [n],
+// contiguous, of the result's type, or 0.
+// Allocates tensors, sized by shapes, strides and the number of threads.
+void multiply_by_blocks(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                        bool add, const at::Tensor* bias = nullptr);
+
+}  // namespace perigee::exec::kernels
