@@ -111,24 +111,17 @@ TEST_CASE("a product into a part of a larger float32 sum leaves the rest") {
   CHECK(at::isnan(whole).sum().item<int64_t>() == 260 * 310 - 257 * 300);
 }
 
-TEST_CASE("the way of a product depends on its shape") {
-  using kernels::product_way;
-  using Way = kernels::ProductWay;
+TEST_CASE("products by blocks have no short side and are not small") {
+  using kernels::prefers_blocks;
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
-  const auto blocks = product_way(type, 1 << 10, 1 << 10, 1 << 10);
-  const bool has = blocks == Way::blocks;
-  CHECK((has || blocks == Way::library));
-  if (!kernels::has_blocks(type)) CHECK_FALSE(has);
-  const auto other = has && type == at::kFloat ? Way::onednn : Way::library;
-  CHECK(product_way(type, 192, 1 << 10, 1 << 10) == blocks);
-  CHECK(product_way(type, 64, 64, 64) == blocks);
-  CHECK(product_way(type, 1 << 10, 8, 32) == blocks);
-  CHECK(product_way(type, 191, 1 << 10, 1 << 10) == other);
-  CHECK(product_way(type, 1 << 10, 1 << 12, 8) == other);
-  CHECK(product_way(type, 63, 64, 64) == Way::library);
-  CHECK(product_way(type, 1 << 10, 1 << 10, 7) == Way::library);
-  CHECK(product_way(at::kDouble, 1 << 10, 1 << 10, 1 << 10) == Way::library);
-  CHECK(product_way(at::kHalf, 1 << 10, 1 << 10, 1 << 10) == Way::library);
+  const bool here = prefers_blocks(type, 1 << 10, 1 << 10, 1 << 10);
+  if (!kernels::has_blocks(type)) CHECK_FALSE(here);
+  CHECK(prefers_blocks(type, 64, 64, 64) == here);
+  CHECK(prefers_blocks(type, 1 << 10, 8, 32) == here);
+  CHECK_FALSE(prefers_blocks(type, 63, 64, 64));
+  CHECK_FALSE(prefers_blocks(type, 1 << 10, 1 << 10, 7));
+  CHECK_FALSE(prefers_blocks(at::kDouble, 1 << 10, 1 << 10, 1 << 10));
+  CHECK_FALSE(prefers_blocks(at::kHalf, 1 << 10, 1 << 10, 1 << 10));
 }
 
 TEST_CASE("a product by blocks is exact in any layout, for any shape and start") {

@@ -179,19 +179,6 @@ void pack_by_line(const Factor<T>& from, int64_t line, int64_t count, int64_t be
   }
 }
 
-// Fetches share `index` of `shares` of a part of a block from memory.
-template <class T>
-void prefetch(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
-              int64_t index, int64_t shares) {
-  constexpr int64_t kCacheLine = 64 / sizeof(T);
-  const bool by_line = from.depth_step == 1;
-  const int64_t rows = by_line ? count : depth, row = by_line ? depth : count;
-  for (int64_t r = rows * index / shares; r < rows * (index + 1) / shares; ++r) {
-    const T* start = by_line ? from.at(line + r, begin) : from.at(line, begin + r);
-    for (int64_t i = 0; i < row; i += kCacheLine) __builtin_prefetch(start + i, 0, 2);
-  }
-}
-
 // A product by blocks of its result, which are numbered outer block by outer block. A thread packs a
 // block of the outer factor where it needs it; blocks of the inner one are packed before, except
 // parts of the left factor that the microkernel can read where they are.
@@ -220,7 +207,7 @@ class Product {
     const int64_t size = block(false) + block(b_outside_);
     const auto inner = at::empty({(parts_ - first_packed_) * inners_ * block(!b_outside_)}, type),
                outer = at::empty({threads, size}, type),
-               sums = at::empty({kDirect ? 0 : threads, kRun * kSums}, at::kFloat);
+               sums = at::empty({kDirect ? 0 : threads, run_sums()}, at::kFloat);
     inner_ = inner.template mutable_data_ptr<T>();
     auto* scratch = outer.template mutable_data_ptr<T>();
     auto* sum = sums.template mutable_data_ptr<float>();
@@ -237,7 +224,7 @@ class Product {
       });
     }
     at::parallel_for(0, outers_ * inners_, 1, [&](int64_t begin, int64_t end) {
-      multiply(begin, end, of_thread(scratch, size), of_thread(sum, kRun * kSums));
+      multiply(begin, end, of_thread(scratch, size), of_thread(sum, run_sums()));
       at::native::cpublas::brgemm_release(kWord == 2);
     });
   }
@@ -259,6 +246,8 @@ class Product {
   // Elements of a packed block of the right factor or the left one, and of the latter's rows.
   int64_t block(bool right) const { return right ? kWide * part_ : kRows * packed_row(); }
   int64_t packed_row() const { return part_ + kPadding * kWord; }
+  // Sums of a run, which are kept from one part of the depth to the next.
+  int64_t run_sums() const { return (parts_ > 1 ? kRun : 1) * kSums; }
   int64_t depth_of(int64_t part) const { return std::min(part_, a_.depth - part * part_); }
   T* prepared(int64_t inner, int64_t part) const {
     return inner_ + ((part - first_packed_) * inners_ + inner) * block(!b_outside_);
@@ -288,7 +277,6 @@ class Product {
         for (int64_t i = 0; i < run; ++i) {
           const auto to = place(outer, first + i);
           float* sum = sums + (parts_ > 1 ? i * kSums : 0);
-          prefetch_next(outer, part, i, run);
           add_part(to, first + i, part, packed, sum);
           if constexpr (!kDirect) {
             if (part + 1 == parts_) store(to, sum);
@@ -297,16 +285,6 @@ class Product {
       }
       current = outer;
     }
-  }
-
-  // Fetches a share of what is packed after a part of an outer block.
-  void prefetch_next(int64_t outer, int64_t part, int64_t index, int64_t shares) const {
-    if (++part == parts_) ++outer, part = 0;
-    const auto& from = b_outside_ ? b_ : a_;
-    const int64_t side = b_outside_ ? kWide : kRows, line = outer * side;
-    if (line >= from.lines) return;
-    prefetch(from, line, std::min(side, from.lines - line), part * part_, depth_of(part), index,
-             shares);
   }
 
   // Adds the product of a part of two blocks; `packed` is the outer one. `sums` are used where

@@ -39,7 +39,7 @@ Kernel rotary_backward(const Arguments& arguments);
 Kernel swiglu(const Arguments& arguments);
 Kernel swiglu_backward(const Arguments& arguments);
 
-// aten::mm and aten::addmm: the fastest way for the shape (product.h).
+// aten::mm and aten::addmm: by blocks where that is faster (product.h), else by LibTorch.
 Kernel product(const Arguments& arguments);
 Kernel product_with_bias(const Arguments& arguments);
 

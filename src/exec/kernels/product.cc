@@ -7,8 +7,8 @@
 #include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
 
-// LibTorch exports these functions without a header. In BLAS row-major is 101, "not transposed" 111
-// and "transposed" 112.
+// LibTorch exports these functions of its BLAS without a header. Row-major is 101, "not transposed"
+// 111 and "transposed" 112.
 extern "C" {
 void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha,
                             const uint16_t* a, int lda, const uint16_t* b, int ldb, float beta,
@@ -18,21 +18,13 @@ void cblas_gemm_f16f16f32(int layout, int trans_a, int trans_b, int m, int n, in
                           float* c, int ldc);
 }
 
-namespace at::native {
-void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
-Tensor mkldnn_linear_pointwise(const Tensor& input, const Tensor& weight,
-                               const std::optional<Tensor>& bias, std::string_view attribute,
-                               c10::List<std::optional<Scalar>> scalars,
-                               std::optional<std::string_view> algorithm);
-}  // namespace at::native
-
 namespace perigee::exec::kernels {
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kFewest = int64_t{1} << 18, kMany = int64_t{1} << 24;  // multiplications
-constexpr int64_t kSmallestSide = 8, kLongSide = 192;
+constexpr int64_t kFewest = int64_t{1} << 18;  // multiplications of a product by blocks
+constexpr int64_t kSmallestSide = 8;
 
 // Rows or columns are contiguous, and no two elements share memory.
 bool is_plain(const Tensor& t) {
@@ -40,12 +32,9 @@ bool is_plain(const Tensor& t) {
          (t.stride(0) == 1 && t.stride(1) >= t.size(0));
 }
 
-ProductWay product_way(const Tensor& a, const Tensor& b) {
-  if (a.dim() != 2 || b.dim() != 2 || a.scalar_type() != b.scalar_type() || !is_plain(a) ||
-      !is_plain(b)) {
-    return ProductWay::library;
-  }
-  return kernels::product_way(a.scalar_type(), a.size(0), b.size(1), a.size(1));
+bool prefers_blocks(const Tensor& a, const Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 && a.scalar_type() == b.scalar_type() && is_plain(a) &&
+         is_plain(b) && kernels::prefers_blocks(a.scalar_type(), a.size(0), b.size(1), a.size(1));
 }
 
 Tensor plain(const Tensor& t) { return is_plain(t) ? t : t.contiguous(); }
@@ -91,17 +80,13 @@ void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add
 
 }  // namespace
 
-ProductWay product_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
+bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
 #if defined(__x86_64__)
   static const bool here = !__builtin_cpu_is("intel");
-  const int64_t side = std::min({m, n, k}), count = m * n * k;
-  if (!here || !has_blocks(factors) || side < kSmallestSide || count < kFewest) {
-    return ProductWay::library;
-  }
-  if (side >= kLongSide || count < kMany) return ProductWay::blocks;
-  return factors == at::kFloat ? ProductWay::onednn : ProductWay::library;
+  const int64_t side = std::min({m, n, k});
+  return here && has_blocks(factors) && side >= kSmallestSide && m * n * k >= kFewest;
 #else
-  return ProductWay::library;
+  return false;
 #endif
 }
 
@@ -110,14 +95,9 @@ Kernel product(const Arguments& arguments) {
           library = dispatcher_kernel(arguments.op())](std::span<const Tensor> in,
                                                        std::span<Tensor> out, const Draw& draw) {
     const auto &a = in[self], &b = in[mat2];
-    const auto way = product_way(a, b);
-    if (way == ProductWay::library) return library(in, out, draw);
+    if (!prefers_blocks(a, b)) return library(in, out, draw);
     out[0] = at::empty({a.size(0), b.size(1)}, a.options());
-    if (way == ProductWay::blocks) {
-      multiply_by_blocks(out[0], a, b, false);
-    } else {
-      at::native::mkldnn_matmul(a, b, out[0], 0, 1);
-    }
+    multiply_by_blocks(out[0], a, b, false);
   };
 }
 
@@ -127,20 +107,12 @@ Kernel product_with_bias(const Arguments& arguments) {
           mat2 = arguments.operand("mat2"), library = dispatcher_kernel(arguments.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     const auto &bias = in[self], &a = in[mat1], &b = in[mat2];
-    const auto way = product_way(a, b);
-    const auto weight = b.t();  // [n,k]
-    if (way == ProductWay::library || bias.dim() != 1 || bias.size(0) != b.size(1) ||
-        !bias.is_contiguous() || bias.scalar_type() != a.scalar_type() ||
-        (way == ProductWay::onednn && !(a.is_contiguous() && weight.is_contiguous()))) {
+    if (!prefers_blocks(a, b) || bias.dim() != 1 || bias.size(0) != b.size(1) ||
+        !bias.is_contiguous() || bias.scalar_type() != a.scalar_type()) {
       return library(in, out, draw);
     }
-    if (way == ProductWay::blocks) {
-      out[0] = at::empty({a.size(0), b.size(1)}, a.options());
-      multiply_by_blocks(out[0], a, b, false, &bias);
-    } else {
-      out[0] = at::native::mkldnn_linear_pointwise(a, weight, bias, "none",
-                                                   c10::List<std::optional<at::Scalar>>(), "");
-    }
+    out[0] = at::empty({a.size(0), b.size(1)}, a.options());
+    multiply_by_blocks(out[0], a, b, false, &bias);
   };
 }
 
@@ -150,14 +122,11 @@ Kernel product_in_place(const Arguments& arguments) {
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     auto to = in[sum];
     const auto &a = in[self], &b = in[mat2];
-    if (is_wide_product(to, a, b)) return multiply_wide(to, a, b, add);
-    const auto way = to.scalar_type() == at::kFloat && to.stride(1) == 1 && is_plain(to)
-                         ? product_way(a, b)
-                         : ProductWay::library;
-    if (way == ProductWay::blocks) {
+    if (is_wide_product(to, a, b)) {
+      multiply_wide(to, a, b, add);
+    } else if (to.scalar_type() == at::kFloat && to.stride(1) == 1 && is_plain(to) &&
+               prefers_blocks(a, b)) {
       multiply_by_blocks(to, a, b, add);
-    } else if (way == ProductWay::onednn && to.is_contiguous()) {
-      at::native::mkldnn_matmul(a, b, to, add ? 1 : 0, 1);
     } else if (add) {
       to.addmm_(a, b);
     } else {

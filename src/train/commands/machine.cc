@@ -137,8 +137,7 @@ std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
   const auto way = [](at::ScalarType type, const std::string& library) {
     constexpr int64_t kLarge = 1024;
-    return exec::kernels::product_way(type, kLarge, kLarge, kLarge) ==
-                   exec::kernels::ProductWay::blocks
+    return exec::kernels::prefers_blocks(type, kLarge, kLarge, kLarge)
                ? "blocks of oneDNN, small ones by " + library
                : library;
   };
