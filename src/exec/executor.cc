@@ -393,6 +393,7 @@ void Executor::Impl::submit(const StepInputs& inputs) {
             .step = inputs.step,
             .step_in_memory = recorded ? recorded->step_in_memory() : nullptr,
             .microbatches = program.microbatches * program.model_copies};
+  for (auto& event : events) event.first.reset();  // of a step that could not be recorded
   for (const auto& run : program.order) {
     if (inputs.step % run.every != 0) continue;
     draw.microbatch = run.microbatch * program.model_copies + program.model_copy;
@@ -479,11 +480,11 @@ std::string Executor::unrecordable() const {
   return impl_->device.recorder() ? "" : fmt::format("{} records no work", impl_->device.kind());
 }
 
-void Executor::replay_steps() {
+void Executor::replay_steps(bool required) {
   if (const auto why = unrecordable(); !why.empty()) {
     fail("exec", "recorded steps need ops that the host does not wait for, but {}", why);
   }
-  impl_->replay.emplace(*impl_->device.recorder());
+  impl_->replay.emplace(*impl_->device.recorder(), required);
 }
 
 Executor::StepTimes Executor::step_times() const { return impl_->times; }

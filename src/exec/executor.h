@@ -73,8 +73,9 @@ class Executor {
   // reads numbers on the host"), or "".
   std::string unrecordable() const;
   // From now on, records a step and replays it (exec/replay.h); all ranks call it, or none. A step
-  // whose intervals are recorded runs as before. Throws Error where the steps cannot be recorded.
-  void replay_steps();
+  // whose intervals are recorded runs as before. `required`: a step that the device refuses to record
+  // is an error. Throws Error where the program has an op that cannot be recorded.
+  void replay_steps(bool required);
 
   // Nanoseconds of a step.
   struct StepTimes {

@@ -21,7 +21,9 @@ std::string unrecordable(const Prepared& prepared, const Op& op);
 
 class Replay {
  public:
-  explicit Replay(Recorder& recorder) : recorder_(recorder) {}
+  // `required`: a pattern that cannot be recorded is an error; otherwise its steps run unrecorded,
+  // and the log says why.
+  Replay(Recorder& recorder, bool required) : recorder_(recorder), required_(required) {}
 
   struct Step {
     int64_t number = 1;
@@ -34,7 +36,7 @@ class Replay {
 
   // Submits the work of a step. The first step of a pattern runs unrecorded, so that libraries load
   // kernels and allocate workspaces; the second one is recorded and launched, and later ones are
-  // launched. Throws Error where it cannot be recorded, with a remedy.
+  // launched. Throws Error where it cannot be recorded but must be, with a remedy.
   void submit(const Step& step);
   // The last submitted step has ended after so many nanoseconds.
   void ended(int64_t nanoseconds);
@@ -42,10 +44,15 @@ class Replay {
  private:
   struct Pattern {
     bool ran = false;
+    bool refused = false;  // could not be recorded
     std::unique_ptr<RecordedStep> recorded;
   };
 
+  // Returns the recorded step, or nullptr where it cannot be recorded.
+  std::unique_ptr<RecordedStep> record(const Step& step, const std::vector<at::Tensor>& batches);
+
   Recorder& recorder_;
+  bool required_;
   std::map<std::vector<bool>, Pattern> patterns_;
   bool launched_ = false;          // the last step
   int64_t usual_nanoseconds_ = 0;  // the most of a step that was not launched

@@ -39,10 +39,11 @@ std::vector<JobKey> cluster_keys() {
        .name = "graphs",
        .field = FIELD(j.cluster.graphs),
        .allowed = {"auto", "true", "false"},
-       .about = "On a GPU: whether a step is recorded as a CUDA graph, which later steps launch as "
-                "one piece of work: wherever the program allows it (`\"auto\"`; the log says which "
-                "op prevents it), always (`true`: otherwise an error), or never (`false`). It has "
-                "been tested on simulated GPUs only."},
+       .about =
+           "On a GPU: whether a step is recorded as a CUDA graph, which later steps launch as "
+           "one piece of work: wherever the program and the GPU allow it (`\"auto\"`; the log "
+           "says what prevents it), always (`true`: otherwise an error), or never (`false`). It "
+           "has been tested on simulated GPUs only."},
       {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),

@@ -132,24 +132,25 @@ TEST_CASE("attention in a low precision is that of float32, rounded once") {
   for (size_t i = 0; i < 3; ++i) CHECK(is_rounded(d_made[i], d_wide[i]));
 }
 
-TEST_CASE(
-    "attention of bfloat16 over blocks of 64 rows equals that of float32 within its rounding") {
+TEST_CASE("attention by microkernels equals that of float64 within its rounding") {
+  const auto type = GENERATE(at::kBFloat16, at::kFloat);
   const bool causal = GENERATE(true, false);
   const int64_t groups = GENERATE(1, 2), keys = GENERATE(64, 192), size = GENERATE(32, 48);
+  const double scale = GENERATE(0.2, -0.2), most = type == at::kFloat ? 1e-5 : 0.015;
   constexpr int64_t kQueries = 128, kHeads = 4, kValueSize = 64;
   at::manual_seed(1);
   // The layout of a fused projection.
-  const auto part = [](int64_t rows, int64_t heads, int64_t width) {
-    return at::randn({2, rows, heads, width}).to(at::kBFloat16).transpose(1, 2);
+  const auto part = [&](int64_t rows, int64_t heads, int64_t width) {
+    return at::randn({2, rows, heads, width}).to(type).transpose(1, 2);
   };
   const Named in = {{"query", part(kQueries, kHeads, size)},
                     {"key", part(keys, groups, size)},
                     {"value", part(keys, groups, kValueSize)}};
   const auto grad = part(kQueries, kHeads, kValueSize);
-  const auto run = [&](Named tensors, at::Tensor d_out, DType dtype) {
-    const Args args = {{"causal", causal}, {"scale", 0.2}};
+  const auto run = [&](Named tensors, at::Tensor d_out, DType dtype, DType sums) {
+    const Args args = {{"causal", causal}, {"scale", scale}};
     auto made = call(cpu_kernel, "perigee::attention", tensors, args,
-                     {{dtype, {2, kHeads, kQueries, kValueSize}}, f32({2, kHeads, kQueries})});
+                     {{dtype, {2, kHeads, kQueries, kValueSize}}, {sums, {2, kHeads, kQueries}}});
     tensors.insert(tensors.end(), {{"grad", d_out}, {"output", made[0]}, {"logsumexp", made[1]}});
     const auto gradients = call(cpu_kernel, "perigee::attention_backward", tensors, args,
                                 {{dtype, {2, kHeads, kQueries, size}},
@@ -159,19 +160,19 @@ TEST_CASE(
     return made;
   };
   auto wide_in = in;
-  for (auto& [name, tensor] : wide_in) tensor = tensor.to(at::kFloat);
-  const auto wide = run(wide_in, grad.to(at::kFloat), DType::float32);
+  for (auto& [name, tensor] : wide_in) tensor = tensor.to(at::kDouble);
+  const auto wide = run(wide_in, grad.to(at::kDouble), DType::float64, DType::float64);
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
-  const auto two = run(in, grad, DType::bfloat16);
+  const auto two = run(in, grad, dtype_of(type), DType::float32);
   at::set_num_threads(1);
-  const auto one = run(in, grad, DType::bfloat16);
+  const auto one = run(in, grad, dtype_of(type), DType::float32);
   at::set_num_threads(threads);
   for (size_t i = 0; i < wide.size(); ++i) {
     INFO("result " << i);
     CHECK(at::equal(one[i], two[i]));
-    const auto error = (one[i].to(at::kFloat) - wide[i]).abs().max().item<double>();
-    CHECK(error < 0.015 * wide[i].abs().max().item<double>());
+    const auto error = (one[i].to(at::kDouble) - wide[i]).abs().max().item<double>();
+    CHECK(error < most * wide[i].abs().max().item<double>());
   }
 }
 

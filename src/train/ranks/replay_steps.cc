@@ -36,7 +36,7 @@ void replay_steps(exec::Executor& executor, std::string_view steps, const job::J
     }
     return;
   }
-  executor.replay_steps();
+  executor.replay_steps(required);
 }
 
 }  // namespace perigee::train

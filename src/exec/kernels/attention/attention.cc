@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "exec/kernels/attention/attention_rows.h"
-#include "exec/kernels/attention/paired_attention.h"
+#include "exec/kernels/attention/blocked_attention.h"
 #include "exec/kernels/kernels.h"
 #include "exec/ops/random_op.h"
 #include "exec/reference/ops.h"
@@ -44,12 +44,12 @@ struct Flash {
     return q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
   }
 
-  // Returns whether the kernels of bfloat16 serve what blocks of rows would; they are faster.
-  bool by_pairs(const Tensor& q, const Tensor& k, const Tensor& v) const {
-    return documents < 0 && takes_pairs(q, k, v);
+  // Returns whether the kernels by microkernels serve what blocks of rows would; they are faster.
+  bool by_blocks(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    return documents < 0 && takes_blocks(q, k, v);
   }
 
-  PairedAttention pair_options() const {
+  BlockedAttention block_options() const {
     return {.causal = causal, .scale = static_cast<float>(scale)};
   }
 
@@ -87,8 +87,8 @@ Kernel attention(const Arguments& a) {
     if (flash.by_rows(in)) {
       const auto q = Flash::rows(in[flash.query]), k = Flash::rows(in[flash.key]),
                  v = Flash::rows(in[flash.value]);
-      auto [output, logsumexp] = flash.by_pairs(q, k, v)
-                                     ? paired_attention(q, k, v, flash.pair_options())
+      auto [output, logsumexp] = flash.by_blocks(q, k, v)
+                                     ? blocked_attention(q, k, v, flash.block_options())
                                      : attention_rows(q, k, v, flash.row_options(in));
       out[0] = std::move(output);
       if (out.size() > 1) out[1] = std::move(logsumexp);
@@ -115,9 +115,9 @@ Kernel attention_backward(const Arguments& a) {
       const auto d_out = Flash::rows(in[grad].to(q.scalar_type())),
                  out_rows = Flash::rows(in[output]);
       std::tie(out[0], out[1],
-               out[2]) = flash.by_pairs(q, k, v)
-                             ? paired_attention_backward(d_out, q, k, v, out_rows, in[logsumexp],
-                                                         flash.pair_options())
+               out[2]) = flash.by_blocks(q, k, v)
+                             ? blocked_attention_backward(d_out, q, k, v, out_rows, in[logsumexp],
+                                                          flash.block_options())
                              : attention_rows_backward(d_out, q, k, v, out_rows, in[logsumexp],
                                                        flash.row_options(in));
       return;

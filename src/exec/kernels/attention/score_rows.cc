@@ -10,8 +10,18 @@
 namespace perigee::exec::kernels {
 namespace {
 
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
 PERIGEE_INLINE int64_t lanes_left(int64_t i, int64_t n) {
   return n - i < kLanes ? n - i : int64_t{kLanes};
+}
+
+// Reads `count` <= 16 elements times `scale`; the other lanes are -inf.
+PERIGEE_INLINE Floats scaled_lanes(const float* x, int64_t count, float scale) {
+  const Floats v = load_lanes(x, count, 0) * scale;
+  if (count == kLanes) return v;
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<int32_t>(count) ? v : splat(kLowest);
 }
 
 PERIGEE_INLINE float add_lanes(Floats v) {
@@ -22,19 +32,18 @@ PERIGEE_INLINE float add_lanes(Floats v) {
 
 }  // namespace
 
-PERIGEE_SIMD float exponentials(float* x, int64_t n, float& top) {
-  const float lowest = -std::numeric_limits<float>::infinity();
-  Floats largest = splat(lowest);
+PERIGEE_SIMD float exponentials(float* x, int64_t n, float& top, float scale) {
+  Floats largest = splat(kLowest);
   for (int64_t i = 0; i < n; i += kLanes) {
-    const Floats v = load_lanes(x + i, lanes_left(i, n), lowest);
+    const Floats v = scaled_lanes(x + i, lanes_left(i, n), scale);
     largest = v > largest ? v : largest;
   }
-  top = lowest;
+  top = kLowest;
   for (int l = 0; l < kLanes; ++l) top = largest[l] > top ? largest[l] : top;
   Floats sum = splat(0);
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t count = lanes_left(i, n);
-    const Floats v = exp_negative(load_lanes(x + i, count, lowest) - top);
+    const Floats v = exp_negative(scaled_lanes(x + i, count, scale) - top);
     store_lanes(x + i, v, count);
     sum += v;
   }
@@ -48,10 +57,10 @@ PERIGEE_SIMD void scale_row(float* x, int64_t n, float factor) {
   }
 }
 
-PERIGEE_SIMD void probabilities(float* p, int64_t n, float lse) {
+PERIGEE_SIMD void probabilities(float* p, int64_t n, float lse, float scale) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t count = lanes_left(i, n);
-    store_lanes(p + i, exp_negative(load_lanes(p + i, count, 0) - lse), count);
+    store_lanes(p + i, exp_negative(load_lanes(p + i, count, 0) * scale - lse), count);
   }
 }
 

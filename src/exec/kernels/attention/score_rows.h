@@ -7,16 +7,16 @@
 
 namespace perigee::exec::kernels {
 
-// x[k] = exp(x[k] - top) for k < n, where `top` is set to the largest x[k] (of none: -inf). Returns
-// the sum of all x[k] then.
-float exponentials(float* x, int64_t n, float& top);
+// x[k] = exp(scale x[k] - top) for k < n, where `top` is set to the largest scale x[k] (of none:
+// -inf). Returns the sum of all x[k] then.
+float exponentials(float* x, int64_t n, float& top, float scale = 1);
 double exponentials(double* x, int64_t n, double& top);
 
 void scale_row(float* x, int64_t n, float factor);
 void scale_row(double* x, int64_t n, double factor);
 
-// p = exp(p - lse)
-void probabilities(float* p, int64_t n, float lse);
+// p = exp(scale p - lse)
+void probabilities(float* p, int64_t n, float lse, float scale = 1);
 void probabilities(double* p, int64_t n, double lse);
 
 // d = p (d - dot) scale
@@ -27,7 +27,7 @@ float dot_product(const float* a, const float* b, int64_t n);
 double dot_product(const double* a, const double* b, int64_t n);
 float dot_product(const c10::BFloat16* a, const c10::BFloat16* b, int64_t n);
 
-// to[k] = from[k] factor, rounded to nearest even.
+// to[k] = factor from[k], rounded to nearest even.
 void round_row(const float* from, int64_t n, float factor, c10::BFloat16* to);
 
 }  // namespace perigee::exec::kernels

@@ -247,8 +247,8 @@ Simulated simulate_varied(const Compiled& of, uint64_t seed, const Varied& how) 
         if (how.recorder) recorders[r] = how.recorder(*gpu.recorder());
         executors[r] = executors_of(of, r, c, program_device(gpu, c.rank(), recorders[r].get()));
         if (how.replay) {
-          executors[r].training->replay_steps();
-          executors[r].validation->replay_steps();
+          executors[r].training->replay_steps(how.required);
+          executors[r].validation->replay_steps(how.required);
         }
         {
           const simulated::Turn turn(static_cast<int>(r), world);

@@ -60,7 +60,8 @@ std::string difference(const Compiled& of, const Simulated& run);
 // Runs of more steps, whose batches and learning rates differ; after each one the samples of the step
 // are validated. The losses of an outcome are those of training and of validation in turn.
 struct Varied {
-  bool replay = true;  // of recorded steps
+  bool replay = true;    // of recorded steps
+  bool required = true;  // a step that cannot be recorded is an error
   std::function<void(Calls&)> change = {};
   // Returns a recorder in place of the device's.
   std::function<std::unique_ptr<exec::Recorder>(exec::Recorder&)> recorder = {};

@@ -1,6 +1,7 @@
 // Recorded and replayed steps of whole programs: each bit of the steps that run as the host submits
 // them, with other batches, learning rates and random numbers in each step; and faults, which are found.
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "tests/cuda/simulated/programs/plans.h"
@@ -153,6 +154,56 @@ TEST_CASE("a batch, a buffer or a step that is not the launch's own changes resu
     CHECK_THAT(difference_with<KeepsBatches>(row), Contains("has other losses"));
     CHECK_THAT(difference_with<SharesBuffers>(row), Contains("has other losses"));
     CHECK_THAT(difference_with<KeepsStep>(row), Contains("has other losses"));
+  }
+}
+
+// Work is refused after all of it was submitted, or at its first batch.
+class RefusesAtEnd : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  void record(const std::function<void()>& submit) override {
+    inner_->record([&] {
+      submit();
+      throw Error(Status::failed, "exec", "the graph is refused");
+    });
+  }
+};
+
+class RefusesBatches : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  void upload(const at::Tensor&) override {
+    throw Error(Status::failed, "exec", "the batch is refused");
+  }
+};
+
+// On one of the ranks, or on all of them.
+template <class Step>
+Simulated refuse_steps(const Compiled& of, bool all, bool required) {
+  std::atomic<bool> refused = false;
+  const Varied how{.required = required,
+                   .recorder = [&](exec::Recorder& inner) -> std::unique_ptr<exec::Recorder> {
+                     if (refused.exchange(true) && !all)
+                       return std::make_unique<Faulty<Wrapped>>(inner);
+                     return std::make_unique<Faulty<Step>>(inner);
+                   }};
+  return simulate_varied(of, 2, how);
+}
+
+TEST_CASE("steps that a rank cannot record run without a record, unless it is required") {
+  for (const char* row : {"data", "1f1b", "local", "offload"}) {
+    INFO(row);
+    const auto& of = compiled(row);
+    for (const bool all : {false, true}) {
+      for (const auto& run : {refuse_steps<RefusesAtEnd>(of, all, false),
+                              refuse_steps<RefusesBatches>(of, all, false)}) {
+        CHECK(run.finding() == "");
+        CHECK(varied_difference(of, run) == "");
+      }
+    }
+    const auto run = refuse_steps<RefusesAtEnd>(of, true, true);
+    CHECK_THAT(run.errors[0], Contains("must be recorded as a CUDA graph, but got: ") &&
+                                  Contains("the graph is refused; set cluster.graphs = false"));
   }
 }
 

@@ -1,4 +1,4 @@
-#include "exec/kernels/attention/paired_rows.h"
+#include "exec/kernels/attention/factor_rows.h"
 
 #include <algorithm>
 
@@ -98,18 +98,21 @@ PERIGEE_SIMD void transpose(MatrixRows<const BFloat16> from, MatrixSize size,
   }
 }
 
-PERIGEE_SIMD void round_transposed(MatrixRows<const float> from, MatrixSize size,
-                                   MatrixRows<BFloat16> to) {
-  for (int64_t r = 0; r < size.rows; r += kLanes) {
-    for (int64_t c = 0; c < size.columns; c += kLanes) {
-      Words tile[kLanes];
-      for (int i = 0; i < kLanes; ++i) tile[i] = load_words(from.row(r + i) + c, kLanes);
-      transpose_tile(tile);
-      for (int i = 0; i < kLanes; ++i) {
-        store_lanes(to.row(c + i) + r, reinterpret_cast<Floats>(tile[i]), kLanes);
-      }
-    }
+#define PERIGEE_TRANSPOSE(T)                                                                     \
+  PERIGEE_SIMD void transpose(MatrixRows<const float> from, MatrixSize size, MatrixRows<T> to) { \
+    for (int64_t r = 0; r < size.rows; r += kLanes) {                                            \
+      for (int64_t c = 0; c < size.columns; c += kLanes) {                                       \
+        Words tile[kLanes];                                                                      \
+        for (int i = 0; i < kLanes; ++i) tile[i] = load_words(from.row(r + i) + c, kLanes);      \
+        transpose_tile(tile);                                                                    \
+        for (int i = 0; i < kLanes; ++i) {                                                       \
+          store_lanes(to.row(c + i) + r, reinterpret_cast<Floats>(tile[i]), kLanes);             \
+        }                                                                                        \
+      }                                                                                          \
+    }                                                                                            \
   }
-}
+PERIGEE_TRANSPOSE(float)
+PERIGEE_TRANSPOSE(BFloat16)
+#undef PERIGEE_TRANSPOSE
 
 }  // namespace perigee::exec::kernels

@@ -1,4 +1,5 @@
-// Layouts of bfloat16 for the CPU's bfloat16 instructions, which multiply pairs of elements.
+// Layouts of the factors of a product by the CPU's microkernels: those of bfloat16 multiply pairs of
+// numbers, which a right factor has side by side.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -29,10 +30,10 @@ void pair_rows(MatrixRows<const float> from, MatrixSize size, MatrixRows<uint32_
 // The same of the transposed matrix: to [columns / 2, rows].
 void pair_columns(MatrixRows<const c10::BFloat16> from, MatrixSize size, MatrixRows<uint32_t> to);
 
-// to [columns, rows] = from [rows, columns] transposed; rows are a multiple of 32.
+// to [columns, rows] = from [rows, columns] transposed. Rows of bfloat16 are a multiple of 32.
 void transpose(MatrixRows<const c10::BFloat16> from, MatrixSize size, MatrixRows<c10::BFloat16> to);
-
-// The same of floats, rounded to nearest even.
-void round_transposed(MatrixRows<const float> from, MatrixSize size, MatrixRows<c10::BFloat16> to);
+void transpose(MatrixRows<const float> from, MatrixSize size, MatrixRows<float> to);
+// Rounded to nearest even.
+void transpose(MatrixRows<const float> from, MatrixSize size, MatrixRows<c10::BFloat16> to);
 
 }  // namespace perigee::exec::kernels
