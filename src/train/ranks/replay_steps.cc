@@ -36,7 +36,8 @@ void replay_steps(exec::Executor& executor, std::string_view steps, const job::J
     }
     return;
   }
-  executor.replay_steps(required);
+  // After a refusal on one rank, another one may wait for it within NCCL's part of the capture.
+  executor.replay_steps(required || group->size() > 1);
 }
 
 }  // namespace perigee::train
