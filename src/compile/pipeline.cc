@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "compile/draft/product_ways.h"
 #include "compile/gradients/accumulate.h"
 #include "compile/gradients/loss_scale.h"
 #include "compile/gradients/state.h"
@@ -298,6 +299,8 @@ const std::vector<Pass<DraftState>>& draft_passes() {
       {"find_waited", "finds collectives that Overlap::bulk does not hide",
        [](DraftState& s) { s.waited = find_waited(s.draft, s.plan.overlap.bulk); }},
       {"slice_products", "cuts products into slices that overlap with their collectives", slice},
+      {"set_product_ways", "states how products are computed where the plan says it",
+       [](DraftState& s) { set_product_ways(s.draft, s.plan.products, s.traces); }},
       {"offload_activations", "copies saved activations to host memory and back",
        [](DraftState& s) { offload_activations(s.draft, s.plan.offload); }},
       {"stage_host_state", "copies optimizer state from host memory and back",

@@ -183,6 +183,7 @@ std::string print(const Plan& plan) {
   }
   if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes.text();
   if (plan.loss_chunks != 1) document["loss_chunks"] = plan.loss_chunks;
+  if (!plan.products.empty()) document["products"] = plan.products;
   if (!plan.forbidden.empty()) document["forbidden"] = plan.forbidden;
   for (const auto& average : plan.averages) {
     document["averages"].push_back({{"axes", average.axes.text()},

@@ -321,10 +321,11 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != kFormat) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", kFormat));
   }
-  root.allow({"format",     "graph",     "mesh",      "microbatches", "batch_axes", "placements",
-              "copy_axes",  "averages",  "units",     "pipeline",     "rules",      "rewrites",
-              "recompute",  "offload",   "overlap",   "precision",    "fp8",        "communication",
-              "prediction", "decisions", "forbidden", "adapters",     "loss_chunks"});
+  root.allow({"format",     "graph",     "mesh",          "microbatches", "batch_axes",
+              "placements", "copy_axes", "averages",      "units",        "pipeline",
+              "rules",      "rewrites",  "recompute",     "offload",      "overlap",
+              "precision",  "fp8",       "communication", "prediction",   "decisions",
+              "forbidden",  "adapters",  "loss_chunks",   "products"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -337,6 +338,9 @@ Plan parse(std::string_view text, std::string_view file_name) {
   }
 
   if (root.has("loss_chunks")) plan.loss_chunks = root.at("loss_chunks").integer();
+  if (root.has("products")) {
+    for (const auto& [name, way] : root.at("products").members()) plan.products[name] = way.text();
+  }
   if (root.has("forbidden")) plan.forbidden = root.at("forbidden").texts();
   if (root.has("copy_axes")) plan.copy_axes = mesh::AxisSet::parse(root.at("copy_axes").text());
   if (root.has("averages")) {

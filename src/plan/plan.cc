@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <regex>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -333,11 +334,29 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
   }
 }
 
+void verify_products(const Plan& plan) {
+  static const std::regex form(R"((float32|bfloat16) \[\d+, (\d+)\] x \[(\d+), \d+\])");
+  for (const auto& [name, way] : plan.products) {
+    std::smatch parts;
+    const bool named = std::regex_match(name, parts, form) && parts[2] == parts[3];
+    if (named && (way == "blocks" || way == "library")) continue;
+    fail("plan",
+         "products has entries like \"float32 [64, 8] x [8, 32]\": \"blocks\" or \"library\", but "
+         "got "
+         "\"{}\": \"{}\"",
+         name, way);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> forbiddable() {
   return {"all_gather", "all_to_all", "nd_shardings", "replicated_parameters",
           "replicated_products"};
+}
+
+std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n) {
+  return fmt::format("{} [{}, {}] x [{}, {}]", graph::name_of(factors), m, k, k, n);
 }
 
 void verify(const Plan& plan, const graph::Graph& graph) {
@@ -418,6 +437,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   if (plan.loss_chunks < 1) {
     fail("plan", "loss_chunks must be at least 1, but is {}", plan.loss_chunks);
   }
+  verify_products(plan);
   verify_forbidden(plan, graph);
   verify_copies(plan, graph);
 }

@@ -241,6 +241,9 @@ struct Plan {
   Overlap overlap;
   Precision precision;
   Communication communication;
+  // The ways, "blocks" or "library", to multiply matrices of a rank on a CPU, by product_name(): where
+  // the usual one (exec/kernels/product.h) was measured to be slower.
+  std::map<std::string, std::string> products;
   Prediction prediction;
   std::vector<Decision> decisions;
 
@@ -252,7 +255,7 @@ struct Plan {
 // - adapters that the graph lacks (graph::adapt adds them);
 // - placements of unknown values, not one per axis, with a dim out of range, or Partial inputs;
 // - recomputed or offloaded scopes or ops that the graph lacks;
-// - fewer than one chunk of the loss;
+// - fewer than one chunk of the loss, or products that no name or way fits;
 // - units that overlap, shard parameters already sharded on their axes, or span parts of a stage;
 // - copies over axes that something is sharded over, or averages over other axes;
 // - replicated parameters where they are forbidden;
@@ -261,12 +264,15 @@ struct Plan {
 //   not reach in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
 
+// Returns the name of a product of matrices [m, k] and [k, n] of a type: "float32 [64, 8] x [8, 32]".
+std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n);
+
 // Returns the number of copies of the model: the product of the sizes of copy_axes, 1 without any.
 int64_t copies_of(const Plan& plan);
 
 // Returns the plan as JSON, "format": "perigee.plan/1": sorted keys, numbers as the shortest text
-// that parses to the same value; "precision", "rewrites", "adapters", "fp8" and "loss_chunks" only where they
-// differ from the default. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
+// that parses to the same value; "precision", "rewrites", "adapters", "fp8", "loss_chunks" and "products" only
+// where they differ from the default. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
 std::string print(const Plan& plan);
 // Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the
 // nearest name.

@@ -208,4 +208,45 @@ TEST_CASE("a float32 product with a bias allocates the same each time") {
   CHECK(first->allocations == second->allocations);
 }
 
+TEST_CASE("a product takes the way that its argument says, where the CPU has two") {
+  at::manual_seed(1);
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  constexpr int64_t kRows = 96, kInner = 1000, kColumns = 112;
+  const auto usual = kernels::prefers_blocks(type, kRows, kColumns, kInner);
+  const auto other = kernels::other_way(type, kRows, kColumns, kInner);
+  CHECK(kernels::other_way(type, kRows, kColumns, 4).empty());
+  CHECK(kernels::other_way(at::kDouble, kRows, kColumns, kInner).empty());
+  if (!kernels::has_blocks(type)) {
+    CHECK(other.empty());
+    return;
+  }
+  CHECK(other == (usual ? "library" : "blocks"));
+  const auto a = at::randn({kRows, kInner}).to(type), b = at::randn({kInner, kColumns}).to(type);
+  const auto bias = at::randn({kColumns}).to(type);
+  // The ways add up in other orders: exact in float32 sums.
+  auto blocks = at::empty({kRows, kColumns}), biased = at::empty({kRows, kColumns}, a.options());
+  kernels::multiply_by_blocks(blocks, a, b, false);
+  kernels::multiply_by_blocks(biased, a, b, false, &bias);
+  const graph::TensorType made{dtype_of(type), {kRows, kColumns}};
+  for (const std::string way : {"blocks", "library"}) {
+    INFO(way);
+    const Args args = {{"way", way}};
+    const bool by_blocks = way == "blocks";
+    auto sum = at::zeros({kRows, kColumns});
+    call(cpu_kernel, "perigee::mm_", {{"sum", sum}, {"self", a}, {"mat2", b}}, args, {});
+    CHECK(sum.equal(blocks) == by_blocks);
+    CHECK(at::allclose(sum, blocks, 1e-3, 1e-3));
+    const auto product = call(cpu_kernel, "aten::mm", {{"self", a}, {"mat2", b}}, args, {made})[0];
+    const auto with_bias = call(cpu_kernel, "aten::addmm",
+                                {{"self", bias}, {"mat1", a}, {"mat2", b}}, args, {made})[0];
+    if (by_blocks) {
+      CHECK(product.equal(blocks.to(type)));
+      CHECK(with_bias.equal(biased));
+    } else {
+      CHECK(product.equal(at::mm(a, b)));
+      CHECK(with_bias.equal(at::addmm(bias, a, b)));
+    }
+  }
+}
+
 }  // namespace perigee::exec

@@ -26,15 +26,31 @@ using at::Tensor;
 constexpr int64_t kFewest = int64_t{1} << 18;  // multiplications of a product by blocks
 constexpr int64_t kSmallestSide = 8;
 
+bool can_go_by_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
+  return std::min({m, n, k}) >= kSmallestSide && has_blocks(factors);
+}
+
 // Rows or columns are contiguous, and no two elements share memory.
 bool is_plain(const Tensor& t) {
   return (t.stride(1) == 1 && t.stride(0) >= t.size(1)) ||
          (t.stride(0) == 1 && t.stride(1) >= t.size(0));
 }
 
-bool prefers_blocks(const Tensor& a, const Tensor& b) {
-  return a.dim() == 2 && b.dim() == 2 && a.scalar_type() == b.scalar_type() && is_plain(a) &&
-         is_plain(b) && kernels::prefers_blocks(a.scalar_type(), a.size(0), b.size(1), a.size(1));
+enum class Way : uint8_t { usual, blocks, library };
+
+Way way_of(const Arguments& arguments) {
+  const auto text = arguments.text("way", "");
+  return text == "blocks" ? Way::blocks : text == "library" ? Way::library : Way::usual;
+}
+
+bool goes_by_blocks(Way way, const Tensor& a, const Tensor& b) {
+  if (way == Way::library || a.dim() != 2 || b.dim() != 2 || a.scalar_type() != b.scalar_type() ||
+      !is_plain(a) || !is_plain(b)) {
+    return false;
+  }
+  const auto m = a.size(0), n = b.size(1), k = a.size(1);
+  return way == Way::blocks ? can_go_by_blocks(a.scalar_type(), m, n, k)
+                            : prefers_blocks(a.scalar_type(), m, n, k);
 }
 
 Tensor plain(const Tensor& t) { return is_plain(t) ? t : t.contiguous(); }
@@ -61,14 +77,16 @@ bool is_wide_product(const Tensor& sum, const Tensor& a, const Tensor& b) {
 
 // sum [m,n] float32, rows contiguous, = or += a [m,k] b [k,n] of 16 bits. No partial sum is rounded
 // to 16 bits.
-void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add) {
+void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add, Way way) {
   if (sum.numel() == 0) return;
   if (a.size(1) == 0) {
     if (!add) sum.zero_();
     return;
   }
   const auto left = plain(a), right = plain(b);
-  if (has_blocks(a.scalar_type())) return multiply_by_blocks(sum, left, right, add);
+  if (way != Way::library && has_blocks(a.scalar_type())) {
+    return multiply_by_blocks(sum, left, right, add);
+  }
   const auto x = blas_factor(left), y = blas_factor(right);
   const auto multiply = a.scalar_type() == at::kHalf ? cblas_gemm_f16f16f32
                                                      : cblas_gemm_bf16bf16f32;
@@ -83,31 +101,36 @@ void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add
 bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
 #if defined(__x86_64__)
   static const bool here = !__builtin_cpu_is("intel");
-  const int64_t side = std::min({m, n, k});
-  return here && has_blocks(factors) && side >= kSmallestSide && m * n * k >= kFewest;
+  return here && m * n * k >= kFewest && can_go_by_blocks(factors, m, n, k);
 #else
   return false;
 #endif
 }
 
+std::string_view other_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
+  if (!can_go_by_blocks(factors, m, n, k)) return "";
+  return prefers_blocks(factors, m, n, k) ? "library" : "blocks";
+}
+
 Kernel product(const Arguments& arguments) {
   return [self = arguments.operand("self"), mat2 = arguments.operand("mat2"),
-          library = dispatcher_kernel(arguments.op())](std::span<const Tensor> in,
-                                                       std::span<Tensor> out, const Draw& draw) {
+          way = way_of(arguments), library = dispatcher_kernel(arguments.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     const auto &a = in[self], &b = in[mat2];
-    if (!prefers_blocks(a, b)) return library(in, out, draw);
+    if (!goes_by_blocks(way, a, b)) return library(in, out, draw);
     out[0] = at::empty({a.size(0), b.size(1)}, a.options());
     multiply_by_blocks(out[0], a, b, false);
   };
 }
 
 Kernel product_with_bias(const Arguments& arguments) {
-  if (arguments.op().args.size() != 3) return {};  // scaled
+  if (arguments.find("alpha") || arguments.find("beta")) return {};
   return [self = arguments.operand("self"), mat1 = arguments.operand("mat1"),
-          mat2 = arguments.operand("mat2"), library = dispatcher_kernel(arguments.op())](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+          mat2 = arguments.operand("mat2"), way = way_of(arguments),
+          library = dispatcher_kernel(arguments.op())](std::span<const Tensor> in,
+                                                       std::span<Tensor> out, const Draw& draw) {
     const auto &bias = in[self], &a = in[mat1], &b = in[mat2];
-    if (!prefers_blocks(a, b) || bias.dim() != 1 || bias.size(0) != b.size(1) ||
+    if (!goes_by_blocks(way, a, b) || bias.dim() != 1 || bias.size(0) != b.size(1) ||
         !bias.is_contiguous() || bias.scalar_type() != a.scalar_type()) {
       return library(in, out, draw);
     }
@@ -118,14 +141,14 @@ Kernel product_with_bias(const Arguments& arguments) {
 
 Kernel product_in_place(const Arguments& arguments) {
   return [sum = arguments.operand("sum"), self = arguments.operand("self"),
-          mat2 = arguments.operand("mat2"), add = arguments.name() == "perigee::addmm_"](
-             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+          mat2 = arguments.operand("mat2"), add = arguments.name() == "perigee::addmm_",
+          way = way_of(arguments)](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     auto to = in[sum];
     const auto &a = in[self], &b = in[mat2];
     if (is_wide_product(to, a, b)) {
-      multiply_wide(to, a, b, add);
+      multiply_wide(to, a, b, add, way);
     } else if (to.scalar_type() == at::kFloat && to.stride(1) == 1 && is_plain(to) &&
-               prefers_blocks(a, b)) {
+               goes_by_blocks(way, a, b)) {
       multiply_by_blocks(to, a, b, add);
     } else if (add) {
       to.addmm_(a, b);

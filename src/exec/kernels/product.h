@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace perigee::exec::kernels {
 
@@ -12,5 +13,10 @@ namespace perigee::exec::kernels {
 // (has_blocks), from 2^18 multiplications and sides of 8 on, below which a call's fixed cost counts.
 // Depends on the type, the shape and the CPU alone.
 bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k);
+
+// A product's argument "way" says how it is computed instead: by blocks where the CPU can ("blocks"),
+// or as LibTorch chooses ("library"). Returns the way that prefers_blocks() does not take; "" where
+// this CPU has one way.
+std::string_view other_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k);
 
 }  // namespace perigee::exec::kernels

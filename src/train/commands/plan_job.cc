@@ -33,7 +33,10 @@ PlanResult plan_job(const Task& task) {
   phases.begin("planning");
   auto planned = plan_task(with_completed_job(task), /*plan_text=*/"",
                            /*for_described_cluster=*/true);
-  if (!planned.predicted) predict_recorded(planned, planned.job, task.runtime_folder);
+  if (!planned.predicted) {
+    predict_recorded(planned, planned.job, task.runtime_folder,
+                     /*chooses_products=*/task.plan_file.empty());
+  }
   PlanResult result{planned.captured.graph, planned.plan, ""};
   if (task.report) result.report = page_of(planned, task.runtime_folder);
   return result;

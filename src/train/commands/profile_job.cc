@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "simulate/report.h"
+#include "train/measure/product_ways.h"
 #include "train/measure/profiling.h"
 #include "train/measure/recorded_profile.h"
 #include "train/measure/repeated_blocks.h"
@@ -38,18 +41,32 @@ class PlanRounds {
  public:
   PlanRounds(const Task& task, const job::Job& job) : task_(task) { task_.job = job; }
 
-  // Adds a plan that is being measured.
-  void begin(const PlannedJob& planned) {
+  // Adds a plan that is being measured. `remeasure`: known times do not count.
+  void begin(const CompiledPlan& compiled, bool remeasure) {
+    const auto& planned = compiled.planned;
     measured_.insert(key_of(planned.plan));
-    ++plans_;
     searches_ = searches_ || planned.found;
+    if (std::exchange(others_, {})) return;
+    ++plans_;
+    auto ways = ways_to_measure(compiled.programs, compiled.times, remeasure);
+    std::erase_if(ways, [&](const auto& way) { return !products_.insert(way.first).second; });
+    if (ways.empty()) return;
+    others_ = planned.plan;
+    // Those that the plan has in the other way are measured in the usual one.
+    for (const auto& [name, way] : compiled.plan.products) ways.erase(name);
+    others_->products = std::move(ways);
   }
+
+  // Returns whether the next plan is the last one with the other ways of its products.
+  bool measures_other_ways() const { return others_.has_value(); }
 
   // Returns how many of the remaining seconds the plan may use.
   double share_of(double left) const { return searches_ ? kShareOfBudget * left : left; }
 
   // Returns the next plan (JSON); "" where no other is to be measured.
-  std::string next() {
+  std::string next(bool in_time) {
+    if (!in_time) others_.reset();
+    if (others_) return plan::print(*others_);
     if (!task_.plan_file.empty() || task_.plain) return "";
     const auto planned = plan_task(task_);
     final_ = measured_.contains(key_of(planned.plan));
@@ -72,6 +89,10 @@ class PlanRounds {
   std::string describe(double budget) const {
     std::string text;
     if (plans_ > 1) text += fmt::format("{} plans were measured\n", plans_);
+    if (!products_.empty()) {
+      text += fmt::format("{} kinds of matrix products were measured in two ways\n",
+                          products_.size());
+    }
     if (!chosen_.empty()) text += fmt::format("auto takes {}\n", chosen_);
     if (!final_) {
       text += fmt::format(
@@ -84,8 +105,10 @@ class PlanRounds {
 
  private:
   Task task_;
-  std::set<std::string> measured_;  // keys of plans
-  std::set<std::string> tried_;     // strategies of runners-up
+  std::set<std::string> measured_;    // keys of plans
+  std::set<std::string> products_;    // measured in two ways
+  std::optional<plan::Plan> others_;  // the next plan: the last one with other ways of its products
+  std::set<std::string> tried_;       // strategies of runners-up
   int plans_ = 0;
   bool searches_ = false;  // the strategy is `auto`
   std::string chosen_;
@@ -138,12 +161,14 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   const auto given = session.job;  // with its batch.global, which may not fit a plan
   PlanRounds rounds(task, given);
   Profiled done;
-  MeasureOptions measure_options{options.seconds, options.remeasure || given.profile.remeasure};
+  const bool remeasure = options.remeasure || given.profile.remeasure;
+  MeasureOptions measure_options{options.seconds, remeasure};
   std::string plan;
   for (int64_t round = 1;; ++round) {
     std::shared_ptr<const ModelSource> source;
-    plan_session(task, session, plan, source,
-                 [&](const CompiledPlan& compiled) { rounds.begin(compiled.planned); });
+    plan_session(task, session, plan, source, [&](const CompiledPlan& compiled) {
+      rounds.begin(compiled, measure_options.remeasure);
+    });
     const auto report = [&](int64_t count, int64_t all) {
       if (progress) progress(round, count, all);
     };
@@ -151,13 +176,15 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
     done.add(
         measure(session, std::move(source), measure_options, place, root ? report : Progress()));
     const auto choose = [&] {
-      plan = rounds.next();
-      if (left() <= 0) plan.clear();
+      const bool in_time = left() > 0;
+      plan = rounds.next(in_time);
+      if (!in_time) plan.clear();
     };
     wait_for_work(*all_ranks, given, root ? std::function<void()>(choose) : nullptr);
     plan = share_text(std::move(plan), *all_ranks);
     if (plan.empty()) return root ? describe(done) + rounds.describe(options.seconds) : "";
-    measure_options.remeasure = false;
+    measure_options.remeasure = remeasure &&
+                                share_number(rounds.measures_other_ways(), *all_ranks) > 0;
     session.job = given;
   }
 }

@@ -8,6 +8,7 @@
 #include "checkpoint/target.h"
 #include "search/explain/page.h"
 #include "simulate/simulate.h"
+#include "train/measure/product_ways.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/advice.h"
 #include "train/plan/local_cluster.h"
@@ -95,11 +96,18 @@ std::string read_resumed_plan(const std::string& file) {
   return text;
 }
 
-void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder) {
+void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder,
+                      bool chooses_products) {
   RecordedProfile recorded(job, planned.plan.mesh.size());
   auto& plan = planned.plan;
   check_at_methods(planned, [&](plan::Plan candidate) {
-    predict(candidate, planned.captured.graph, job, recorded.traces());
+    const auto& graph = planned.captured.graph;
+    const auto programs = predict(candidate, graph, job, recorded.traces());
+    auto ways = faster_ways(programs, recorded.times());
+    if (chooses_products && ways != candidate.products) {
+      candidate.products = std::move(ways);
+      predict(candidate, graph, job, recorded.traces());
+    }
     plan = std::move(candidate);
   });
   if (!job.cluster.file.empty()) check_memory_of_devices(planned, plan, runtime_folder);

@@ -21,9 +21,11 @@ PlannedJob plan_task(const Task& task, const std::string& plan_text = "",
 // Returns the text of the plan file of a resumed run. Throws Error where it holds no plan.
 std::string read_resumed_plan(const std::string& file);
 
-// Predicts the plan's memory from the traces recorded for the job's device. Throws Error where
-// cluster.file describes devices that have less memory than the plan needs.
-void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder);
+// Predicts the plan's memory from the traces recorded for the job's device. `chooses_products`: also
+// sets Plan::products by recorded times. Throws Error where cluster.file describes devices that have
+// less memory than the plan needs.
+void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder,
+                      bool chooses_products);
 
 // Throws Error where this machine has less memory than `local_ranks` ranks of the plan need, each
 // with its copy of a checkpoint (`checkpoint_bytes`, by rank; empty: none). The message has the

@@ -11,6 +11,7 @@
 #include "exec/memory/allocator.h"
 #include "shard/loss/classify_loss.h"
 #include "shard/propagate/matched_rules.h"
+#include "train/measure/product_ways.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/predict_memory.h"
@@ -79,14 +80,19 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
                                         copies_of(planned.plan),
                                     true)
                                .graph;
+    auto times = times_of(session.database, *session.connection.device, session.job,
+                          session.connection.local_ranks);
     compile::Programs programs;
     check_at_methods(planned, [&](plan::Plan plan) {
       // Records the traces that are missing.
       programs = predict(plan, blueprint.training, planned.job, session.traces);
+      const bool given = !plan_text.empty() || !task.plan_file.empty();
+      if (auto ways = faster_ways(programs, times); !given && ways != plan.products) {
+        plan.products = std::move(ways);
+        programs = predict(plan, blueprint.training, planned.job, session.traces);
+      }
       blueprint.plan = std::move(plan);
     });
-    auto times = times_of(session.database, *session.connection.device, session.job,
-                          session.connection.local_ranks);
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
                                            task.runtime_folder);
     session.memory = memory_json(programs);

@@ -242,3 +242,57 @@ TEST_CASE("profiling auto's plan measures possibly faster plans until the choice
   const auto second = run("profile " + job + " --seconds 40", own_cache(folder));
   CHECK_THAT(second.out, Catch::Contains(": 0 measured, ") && Catch::Contains(takes + choice));
 }
+
+TEST_CASE("matrix products take the way that the profile says is faster, and plans state it") {
+  Folder folder;
+  const auto job = write_job(folder, "kind = \"mlp\"\nlayers = 3\nwidth = 96\n") +
+                   " --strategy ddp";
+  const auto profiled = run("profile " + job + " --seconds 20", own_cache(folder));
+  REQUIRE(profiled.status == 0);
+  const std::string said = " kinds of matrix products were measured in two ways\n";
+  if (profiled.out.find(said) == profiled.out.npos) {
+    WARN("this CPU has one way to multiply matrices");
+    return;
+  }
+  CHECK_THAT(run("profile " + job + " --seconds 20", own_cache(folder)).out,
+             Catch::Contains(": 0 measured, ") && !Catch::Contains(said));
+  // Returns the plan where the other ways take so many seconds.
+  const auto planned = [&](double seconds) {
+    REQUIRE(run("profile --export " + (folder / "own.json"), own_cache(folder)).status == 0);
+    auto profile = json::parse(read(folder / "own.json"));
+    int changed = 0;
+    for (auto& entry : profile["entries"]) {
+      const bool other = entry["content"].get<std::string>().find("way=") != std::string::npos;
+      if (entry["kind"] != "time" || !other) continue;
+      entry["value"]["seconds"] = seconds;
+      ++changed;
+    }
+    REQUIRE(changed > 2);
+    folder.write("changed.json", profile.dump());
+    REQUIRE(run("profile --import " + (folder / "changed.json"), own_cache(folder)).status == 0);
+    const auto plan = run("plan " + job, own_cache(folder));
+    REQUIRE(plan.status == 0);
+    return json::parse(plan.out);
+  };
+  // Returns the plan of a run.
+  const auto trained = [&](const std::string& more) {
+    const auto to = " --set train.steps=3 --overwrite --set train.output=" + (folder / "run");
+    REQUIRE(run("train " + job + to + more, own_cache(folder)).status == 0);
+    return json::parse(read(folder / "run/plan.json"));
+  };
+  const auto usual = planned(1e3);
+  CHECK(!usual.contains("products"));
+  CHECK(!trained("").contains("products"));
+  const auto other = planned(1e-9);
+  REQUIRE(other["products"].size() > 2);
+  CHECK(trained("")["products"] == other["products"]);
+  // A given plan stays as it is.
+  CHECK(!trained(" --plan " + folder.write("usual.json", usual.dump())).contains("products"));
+  auto wrong = other;
+  wrong["products"] = {{"float32 [64, 8] x [9, 32]", "library"}};
+  const auto refused = run("train " + job + " --plan " + folder.write("wrong.json", wrong.dump()),
+                           own_cache(folder));
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err,
+             Catch::Contains("products has entries like \"float32 [64, 8] x [8, 32]\""));
+}
