@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/network/address.h"
+#include "compile/draft/collective.h"
 #include "exec/comm/gloo.h"
+#include "exec/comm/shared/over_hosts.h"
 #include "exec/comm/threads.h"
 #include "tests/exec/processes.h"
 #include "tests/support/torch_test.h"
@@ -161,6 +164,132 @@ TEST_CASE("every collective between Gloo processes equals ATen's op on all opera
 
 TEST_CASE("every collective between processes of one host equals ATen's op on all operands") {
   for (const auto& error : fork_ranks(GENERATE(2, 3, 4), all_collectives)) REQUIRE(error == "");
+}
+
+TEST_CASE("every collective over several hosts equals ATen's op on all operands") {
+  const auto hosts = GENERATE("AABB", "AAAB", "ABBA", "ABA", "ABCAB");
+  for (const auto& error : fork_over_hosts(hosts, all_collectives)) CHECK(error == "");
+}
+
+// Checks every collective that has parts with parts of different sizes, empty ones among them.
+// Operands lie in `memory`, if any.
+void uneven_parts(Communicator& c, SharedMemory* memory) {
+  const int64_t n = c.world(), me = c.rank();
+  const auto group = c.group("data", range(n));
+  must(dynamic_cast<GroupOverHosts*>(group.get()) != nullptr, "a group over hosts");
+  std::vector<std::shared_ptr<std::byte>> frames;
+  const auto placed = [&](const at::Tensor& t) {
+    if (!memory) return t.clone();
+    frames.push_back(memory->allocate(static_cast<int64_t>(t.nbytes()) + 1));
+    return at::from_blob(frames.back().get(), t.sizes(), t.options()).copy_(t);
+  };
+  const auto run = [&](const Transfer& transfer) { group->start_flat(transfer)->wait(); };
+  for (auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (auto counts :
+         {std::vector<int64_t>{0, 150'000, 3, 7, 100'000}, {1, 0, 11, 2, 5}, {1, 0, 1, 1, 1}}) {
+      frames.clear();
+      counts.resize(static_cast<size_t>(n));
+      const auto whole = operand_of(0, {std::reduce(counts.begin(), counts.end())}, type);
+      const auto part = [&](const at::Tensor& t) { return t.split_with_sizes(counts)[me]; };
+      for (const bool in_place : {true, false}) {
+        const auto gathered = placed(at::zeros_like(whole));
+        part(gathered).copy_(part(whole));
+        run({.kind = Collective::Kind::all_gather,
+             .input = in_place ? part(gathered) : placed(part(whole)),
+             .output = gathered,
+             .output_counts = counts});
+        must(at::equal(gathered, whole), "all_gather");
+      }
+      for (const bool least : {false, true}) {
+        auto elements = compile::workspace_elements("comm::reduce_scatter", counts);
+        if (least && elements < 1000) elements = std::min(elements, 2 * n);
+        for (auto [reduce, factor] : {std::pair{Reduce::sum, n * (n + 1) / 2.},
+                                      {Reduce::average, (n + 1) / 2.},
+                                      {Reduce::max, n * 1.}}) {
+          const auto scattered = placed(at::zeros_like(part(whole)));
+          run({.kind = Collective::Kind::reduce_scatter,
+               .input = placed(whole * (me + 1)),
+               .output = scattered,
+               .reduce = reduce,
+               .input_counts = counts,
+               .workspace = placed(at::zeros({elements}, whole.options()))});
+          must(at::equal(scattered, (part(whole).to(at::kDouble) * factor).to(type)),
+               "reduce_scatter");
+        }
+      }
+    }
+    std::vector<int64_t> sent, received;
+    std::vector<at::Tensor> inputs, outputs;
+    for (int64_t other = 0; other < n; ++other) {
+      sent.push_back((me + 2 * other) % 5 * 1000);
+      received.push_back((other + 2 * me) % 5 * 1000);
+      inputs.push_back(operand_of(10 * me + other, {sent.back()}, type));
+      outputs.push_back(operand_of(10 * other + me, {received.back()}, type));
+    }
+    const auto exchanged = placed(at::zeros_like(at::cat(outputs)));
+    run({.kind = Collective::Kind::all_to_all,
+         .input = placed(at::cat(inputs)),
+         .output = exchanged,
+         .input_counts = sent,
+         .output_counts = received});
+    must(at::equal(exchanged, at::cat(outputs)), "all_to_all");
+    for (int64_t root = 0; root < n; ++root) {
+      const auto whole = operand_of(root, {70'001}, type);
+      const auto out = placed(me == root ? whole : at::zeros_like(whole));
+      run({.kind = Collective::Kind::broadcast,
+           .input = me == root ? out : at::Tensor(),
+           .output = out,
+           .peer = root});
+      must(at::equal(out, whole), "broadcast in place");
+    }
+  }
+}
+
+TEST_CASE("parts of any sizes go over several hosts, empty ones among them") {
+  const auto hosts = GENERATE("AABB", "AAAB", "ABBA", "ABCAB", "AABCD");
+  const bool in_frames = GENERATE(true, false);
+  std::shared_ptr<SharedMemory> memory;
+  const auto body = [&](Communicator& c) { uneven_parts(c, in_frames ? memory.get() : nullptr); };
+  for (const auto& error : fork_over_hosts(hosts, body, 20s, nullptr, &memory)) {
+    INFO(hosts);
+    CHECK(error == "");
+  }
+}
+
+TEST_CASE("messages between all pairs of ranks over hosts cross collectives of their group") {
+  const auto hosts = GENERATE("AABB", "AAB");
+  const auto body = [](Communicator& c) {
+    const int64_t n = c.world(), me = c.rank();
+    const auto group = c.group("data", range(n));
+    std::vector<Group::Pair> pairs;
+    std::vector<at::Tensor> sent, received;
+    std::vector<std::shared_ptr<Work>> works;
+    auto gathered = at::zeros({n * 3});
+    for (int64_t other = 0; other < n; ++other) {
+      received.push_back(at::zeros({3}));
+      if (other == me) continue;
+      pairs.insert(pairs.end(), {{me, other}, {other, me}});
+    }
+    group->connect_pairs(pairs);
+    for (int64_t other = 0; other < n; ++other) {
+      sent.push_back(at::full({3}, static_cast<double>(10 * me + other)));
+      if (other == me) continue;
+      works.push_back(
+          group->start({.kind = Collective::Kind::send, .input = sent.back(), .peer = other}));
+    }
+    // The peers receive these parts before those messages, which are as long.
+    group->run({.kind = Collective::Kind::all_gather,
+                .input = at::full({3}, static_cast<double>(me)),
+                .output = gathered});
+    must(at::equal(gathered, at::arange(n, at::kFloat).repeat_interleave(3)), "all_gather");
+    for (int64_t other = 0; other < n; ++other) {
+      if (other == me) continue;
+      group->run({.kind = Collective::Kind::receive, .output = received[other], .peer = other});
+      must(received[other].eq(10 * other + me).all().item<bool>(), "message");
+    }
+    for (const auto& work : works) work->wait();
+  };
+  for (const auto& error : fork_over_hosts(hosts, body)) CHECK(error == "");
 }
 
 TEST_CASE("sums of threads are bit-equal from run to run and on all ranks") {

@@ -34,12 +34,12 @@ inline std::vector<int64_t> range(int64_t n) {
 // Runs `body` in one process for each rank; returns each rank's error, "" for none. A
 // rank that hangs is ended by its own alarm. If the test process has run a backward pass, `body`
 // cannot run one. `before(rank)` is called before the rank connects. `memory` becomes the rank's
-// shared memory.
+// shared memory. `hosts`: a letter for each rank, which it takes for the name of its host.
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20), Carrier carrier = Carrier::shared,
     const std::function<void(int64_t)>& before = nullptr,
-    std::shared_ptr<SharedMemory>* memory = nullptr) {
+    std::shared_ptr<SharedMemory>* memory = nullptr, const std::string& hosts = "") {
   const auto listener = listen_at("127.0.0.1", 0, false);
   std::vector<std::pair<pid_t, int>> children;
   for (int64_t rank = 0; rank < world; ++rank) {
@@ -65,7 +65,8 @@ inline std::vector<std::string> fork_ranks(
                             .timeout = timeout},
              .carrier = carrier,
              .local_ranks = world,
-             .memory = memory ? *memory : nullptr});
+             .memory = memory ? *memory : nullptr,
+             .host = hosts.empty() ? "" : hosts.substr(static_cast<size_t>(rank), 1)});
         try {
           body(*communicator);
           communicator->group("end", range(world))->run({.kind = Collective::Kind::barrier});
@@ -97,6 +98,16 @@ inline std::vector<std::string> fork_ranks(
     errors.push_back(error);
   }
   return errors;
+}
+
+// The same over the hosts named by letters: "AAB" has two ranks on one host and one on another.
+inline std::vector<std::string> fork_over_hosts(
+    const std::string& hosts, const std::function<void(Communicator&)>& body,
+    std::chrono::milliseconds timeout = std::chrono::seconds(20),
+    const std::function<void(int64_t)>& before = nullptr,
+    std::shared_ptr<SharedMemory>* memory = nullptr) {
+  return fork_ranks(static_cast<int64_t>(hosts.size()), body, timeout, Carrier::automatic, before,
+                    memory, hosts);
 }
 
 }  // namespace perigee::exec

@@ -6,9 +6,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "exec/comm/reduce.h"
+#include "exec/comm/shared/over_hosts.h"
 #include "exec/comm/shared/peer.h"
 #include "exec/comm/threads.h"
 #include "exec/device.h"
@@ -367,6 +369,93 @@ TEST_CASE("ranks that cannot share memory use Gloo, or say why they fail") {
   for (const auto& error : fork_ranks(2, sum, 20s, Carrier::shared, limit)) {
     CHECK_THAT(error, Catch::Contains("cluster.communicator") && Catch::Contains("use \"auto\"") &&
                           Catch::Contains("ulimit -f"));
+  }
+}
+
+// Returns the sum of the ranks' operands: of each host's in the group's order, then of the hosts'.
+at::Tensor sum_over_hosts(const std::string& hosts, const std::vector<at::Tensor>& all) {
+  const auto add = [](const std::vector<at::Tensor>& terms) {
+    auto sum = at::empty_like(terms[0]);
+    reduce_elements(terms, std::span(&sum, 1), Reduce::sum, 0, sum.numel());
+    return sum;
+  };
+  std::map<char, std::vector<at::Tensor>> members;
+  for (size_t r = 0; r < hosts.size(); ++r) members[hosts[r]].push_back(all[r]);
+  std::vector<at::Tensor> sums;
+  for (const auto& [host, terms] : members) sums.push_back(add(terms));
+  return add(sums);
+}
+
+TEST_CASE("sums over hosts are bit-equal on all ranks, each host's first and then the hosts'") {
+  const auto hosts = std::string(GENERATE("AABB", "AAAB", "ABBA", "ABCAB"));
+  check_no_errors(fork_over_hosts(hosts, [&](Communicator& c) {
+    const auto group = everyone(c);
+    const int64_t n = c.world(), me = c.rank();
+    for (auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      for (const int64_t part : {1, 999, 100'000}) {
+        std::vector<at::Tensor> all;
+        for (int64_t r = 0; r < n; ++r) all.push_back(operand_of(r, n * part, type));
+        const auto expected = sum_over_hosts(hosts, all);
+        auto out = at::empty_like(expected), other = at::empty_like(expected);
+        auto scattered = at::empty({part}, out.options());
+        group->run({.input = all[me], .output = out});
+        // Gloo adds up three hosts in an order of its own.
+        if (hosts != "ABCAB") must(at::equal(out, expected), "all_reduce");
+        group->run({.input = all[me], .output = other});
+        must(at::equal(out, other), "another all_reduce");
+        group->run({.kind = Collective::Kind::broadcast,
+                    .input = me == 0 ? out : at::Tensor(),
+                    .output = other});
+        must(at::equal(out, other), "all_reduce of rank 0");
+        group->run(
+            {.kind = Collective::Kind::reduce_scatter, .input = all[me], .output = scattered});
+        must(at::equal(scattered, expected.narrow(0, me * part, part)), "reduce_scatter");
+      }
+    }
+  }));
+}
+
+TEST_CASE("a killed or silent rank is named on its own host and ends the waits of other hosts") {
+  for (const auto& [victim, dies] : {std::pair{1, true}, {3, true}, {3, false}}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto errors = fork_over_hosts(
+        "AABB",
+        [&](Communicator& c) {
+          const auto group = everyone(c);
+          auto x = at::ones({10});
+          group->run({.input = x, .output = x});
+          if (c.rank() == victim) dies ? ::raise(SIGKILL) : usleep(4000000);
+          group->run({.input = x, .output = x});
+        },
+        dies ? 40s : 1s);
+    CHECK(std::chrono::steady_clock::now() - begin < 20s);
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      if (rank == victim) {
+        CHECK((errors[rank] == "ended by a signal") == dies);
+      } else {
+        CHECK_THAT(errors[rank],
+                   Catch::Contains("over data (ranks 0,1,2,3)") &&
+                       Catch::Contains("rank " + std::to_string(victim) + " does not"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a group over hosts is Gloo's where no host, or not every one, has shared memory") {
+  const auto sum = [](Communicator& c) {
+    auto x = at::full({1000}, static_cast<double>(c.rank()));
+    const auto group = everyone(c);
+    must(!dynamic_cast<GroupOverHosts*>(group.get()), "a group of Gloo");
+    group->run({.kind = Collective::Kind::all_reduce, .input = x, .output = x});
+    must(x.eq(c.world() * (c.world() - 1) / 2).all().item<bool>(), "sum");
+  };
+  check_no_errors(fork_over_hosts("AB", sum));
+  check_no_errors(fork_over_hosts("AABB", sum, 20s, [](int64_t rank) {
+    const rlimit none{100, 100};
+    if (rank == 1) must(setrlimit(RLIMIT_FSIZE, &none) == 0, "limit");
+  }));
+  for (const auto& error : fork_ranks(3, sum, 20s, Carrier::shared, nullptr, nullptr, "AAB")) {
+    CHECK_THAT(error, Catch::Contains("ranks 0 and 2 are on different hosts"));
   }
 }
 

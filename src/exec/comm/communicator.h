@@ -1,8 +1,9 @@
 // Communication between ranks: one small interface for all back ends (threads of one process, Gloo,
 // NCCL). Every collective is asynchronous: the caller waits for its handle before it reads the
 // result or writes the operand. The ranks of a group start the same collectives in the same order.
-// A sum is taken in the group's order, so that results are bit-equal from run to run and on all
-// ranks. In a group of one rank a collective copies its input to its output.
+// A sum is taken in a fixed order (the group's; over hosts see shared/over_hosts.h), so that results
+// are bit-equal from run to run and on all ranks. In a group of one rank a collective copies its
+// input to its output.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -21,6 +21,7 @@
 #include "base/log_format.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/shared/group.h"
+#include "exec/comm/shared/over_hosts.h"
 #include "exec/comm/shared/slots.h"
 
 namespace perigee::exec {
@@ -63,11 +64,13 @@ class Sharing : public Communicator {
   Peer& peer(int64_t rank, const std::string& text);
   // Why a rank cannot share memory with others.
   struct Refusal {
-    std::string reason;         // "": it can
-    bool hosts_differ = false;  // the same on all ranks of the group
+    std::string reason;  // "": it can
+    HostMembers hosts;   // of the group, the same on all its ranks; empty: they are not the reason
   };
   Refusal refusal_of(const Ranks& ranks);
   std::shared_ptr<Group> share(const std::string& name, const Ranks& ranks);
+  std::shared_ptr<Group> over_hosts(const std::string& name, const Ranks& ranks,
+                                    const HostMembers& hosts);
   std::shared_ptr<std::byte> attach(const std::string& name, const Ranks& ranks,
                                     const std::string& place) const;
   void await_attached(const Ranks& ranks, std::byte* segment);
@@ -93,7 +96,9 @@ Sharing::Sharing(ProcessOptions options)
   try {
     if (!options_.memory) options_.memory = SharedMemory::open();
     options_.memory->board().state.store(Board::runs);
-    text = address_of(*options_.memory).print();
+    auto address = address_of(*options_.memory);
+    if (!options_.host.empty()) address.host = options_.host;
+    text = address.print();
   } catch (const std::exception& error) {
     unavailable_ = first_line(error);
     text = kNone + unavailable_;
@@ -162,16 +167,18 @@ Sharing::Refusal Sharing::refusal_of(const Ranks& ranks) {
   std::vector<std::string> keys;
   for (const auto other : ranks) keys.push_back(key(fmt::format("process/{}", other)));
   const auto published = texts(keys);
-  const auto host_of = [](const std::string& text) { return text.substr(0, text.find(' ')); };
   // All ranks of the group read the same texts, and so decide alike.
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (published[i].starts_with(kNone)) {
       return {fmt::format("rank {}: {}", ranks[i], published[i].substr(std::strlen(kNone)))};
     }
   }
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (host_of(published[i]) == host_of(published[0])) continue;
-    return {fmt::format("ranks {} and {} are on different hosts", ranks[0], ranks[i]), true};
+  std::vector<std::string> names;
+  for (const auto& text : published) names.push_back(text.substr(0, text.find(' ')));
+  const auto hosts = members_of_hosts(names);
+  if (hosts.size() > 1) {
+    return {fmt::format("ranks {} and {} are on different hosts", ranks[0], ranks[hosts[1][0]]),
+            hosts};
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == rank()) continue;
@@ -219,7 +226,7 @@ void Sharing::await_attached(const Ranks& ranks, std::byte* segment) {
   options_.memory->close(segment);
 }
 
-// Returns the group over shared memory, or nullptr where its ranks cannot share.
+// Returns the group over shared memory, or over hosts, or nullptr where its ranks cannot share.
 std::shared_ptr<Group> Sharing::share(const std::string& name, const Ranks& ranks) {
   using Carrier = ProcessOptions::Carrier;
   if (ranks.size() == 1 || options_.carrier == Carrier::gloo) return nullptr;
@@ -239,7 +246,10 @@ std::shared_ptr<Group> Sharing::share(const std::string& name, const Ranks& rank
   const auto own = std::ranges::find(ranks, rank()) - ranks.begin();
   // Each rank says whether it can read the others' memory, and the first one where the group's is.
   std::shared_ptr<std::byte> segment;
-  auto [verdict, hosts_differ] = refusal_of(ranks);
+  auto [verdict, hosts] = refusal_of(ranks);
+  if (!hosts.empty() && options_.carrier == Carrier::automatic) {
+    return over_hosts(name, ranks, hosts);
+  }
   if (verdict.empty() && first) {
     try {
       segment = options_.memory->allocate(GroupLayout::bytes(std::ssize(ranks)), true);
@@ -258,7 +268,7 @@ std::shared_ptr<Group> Sharing::share(const std::string& name, const Ranks& rank
   for (const auto& other : verdicts) {
     if (!other.starts_with(kNone)) continue;
     const auto reason = other.substr(std::strlen(kNone));
-    if (first && !hosts_differ && meeting_.store->add(key("warned"), 1) == 1) {
+    if (first && hosts.empty() && meeting_.store->add(key("warned"), 1) == 1) {
       log::warn("ranks {} exchange tensors by Gloo, not through shared memory: {}",
                 fmt::join(ranks, ","), reason);
     }
@@ -279,6 +289,43 @@ std::shared_ptr<Group> Sharing::share(const std::string& name, const Ranks& rank
   helped_.push_back(made);
   if (process_.helps && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   return made;
+}
+
+// Returns the group that shares memory within hosts, or nullptr where no ranks of it can.
+std::shared_ptr<Group> Sharing::over_hosts(const std::string& name, const Ranks& ranks,
+                                           const HostMembers& hosts) {
+  if (std::ranges::all_of(hosts, [](const auto& members) { return members.size() == 1; })) {
+    return nullptr;
+  }
+  GroupOverHosts::Carriers carriers;
+  Ranks own, lane;
+  for (const auto& members : hosts) {
+    if (std::ranges::none_of(members, [&](auto p) { return ranks[p] == rank(); })) continue;
+    for (const auto position : members) own.push_back(ranks[position]);
+  }
+  // Groups of one name and other ranks may have the same ranks on a host.
+  const auto whole = fmt::format("{} (ranks {})", name, fmt::join(ranks, ","));
+  if (own.size() > 1) carriers.host = share(whole + " within a host", own);
+  // A host whose ranks cannot share has the whole group use Gloo.
+  const auto prefix = fmt::format("{}/{}/hosts/", name, fmt::join(ranks, ","));
+  std::vector<std::string> keys;
+  for (const auto member : ranks) keys.push_back(key(fmt::format("{}{}", prefix, member)));
+  const std::string answer = own.size() == 1 || carriers.host ? "shares" : "cannot";
+  meeting_.store->set(key(fmt::format("{}{}", prefix, rank())), bytes_of(answer));
+  if (std::ranges::count(texts(keys), "cannot") > 0) return nullptr;
+  const auto member = std::ranges::find(own, rank()) - own.begin();
+  if (member < lanes_of(hosts)) {
+    for (const auto& members : hosts) lane.push_back(ranks[members[member]]);
+    carriers.lane = gloo_->group(whole + " between hosts", lane);
+  }
+  carriers.between = gloo_->group(whole + " between hosts", ranks);
+  carriers.messages = gloo_->group(name, ranks);
+  if (rank() == ranks[0]) {
+    log::debug("group {} (ranks {}) shares memory within each of {} hosts", name,
+               fmt::join(ranks, ","), hosts.size());
+  }
+  return std::make_shared<GroupOverHosts>(name, ranks, rank(), hosts, std::move(carriers),
+                                          process_);
 }
 
 std::shared_ptr<Group> Sharing::group(const std::string& name, const Ranks& ranks) {
