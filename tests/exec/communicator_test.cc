@@ -200,6 +200,9 @@ void uneven_parts(Communicator& c, SharedMemory* memory) {
              .output_counts = counts});
         must(at::equal(gathered, whole), "all_gather");
       }
+      const auto sum = placed(whole * (me + 1));
+      run({.input = sum, .output = sum});
+      must(at::equal(sum, whole * (n * (n + 1) / 2)), "all_reduce in place");
       for (const bool least : {false, true}) {
         auto elements = compile::workspace_elements("comm::reduce_scatter", counts);
         if (least && elements < 1000) elements = std::min(elements, 2 * n);

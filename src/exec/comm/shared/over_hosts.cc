@@ -178,17 +178,28 @@ Transfer GroupOverHosts::broadcast_within(const Tensor& input, const Tensor& out
 void GroupOverHosts::all_reduce(const Transfer& t) const {
   const auto& [host, lane, between, messages] = carriers_;
   const auto reduce = without_division(t.reduce);
-  auto counts = compile::part_lengths(t.output.numel(), lanes_);
+  Tensor input = t.input, output = t.output;
+  std::shared_ptr<std::byte> copy;  // of operands that are not shared: one for all phases
+  const auto bytes = static_cast<int64_t>(output.nbytes());
+  const auto is_shared = [&](const Tensor& tensor) {
+    return process_.memory->find(tensor.const_data_ptr(), bytes).has_value();
+  };
+  if (host && bytes > 0 && !(is_shared(input) && is_shared(output))) {
+    copy = process_.memory->borrow(bytes);
+    output = at::from_blob(copy.get(), output.sizes(), output.options());
+    input = output.copy_(input);
+  }
+  auto counts = compile::part_lengths(output.numel(), lanes_);
   counts.resize(static_cast<size_t>(members_));  // members in no lane have no part
-  const auto part = t.output.split_with_sizes(counts)[own_.member];
+  const auto part = output.split_with_sizes(counts)[own_.member];
   if (host) {
     finish(*host, {.kind = Kind::reduce_scatter,
-                   .input = t.input,
+                   .input = input,
                    .output = part,
                    .reduce = reduce,
                    .input_counts = counts});
   } else {
-    copy_unless_same(t.input, t.output);
+    copy_unless_same(input, output);
   }
   if (part.numel() > 0) {
     finish(*lane, {.kind = Kind::all_reduce, .input = part, .output = part, .reduce = reduce});
@@ -196,8 +207,9 @@ void GroupOverHosts::all_reduce(const Transfer& t) const {
   }
   if (host) {
     finish(*host,
-           {.kind = Kind::all_gather, .input = part, .output = t.output, .output_counts = counts});
+           {.kind = Kind::all_gather, .input = part, .output = output, .output_counts = counts});
   }
+  if (copy) t.output.copy_(output);
 }
 
 void GroupOverHosts::all_gather(const Transfer& t) const {
