@@ -4,7 +4,8 @@
 // with 1 if a sum is wrong or losses differ.
 //
 // Usage: bench_comm [RANKS] [ROUNDS]; default 2 ranks, 20 rounds. Goals with 2 ranks: 128 MB at 6
-// times Gloo's rate, 4 KB in at most 3 us.
+// times Gloo's rate, 4 KB in at most 3 us. With 4 ranks or more the halves of the ranks then take
+// themselves for ranks of two hosts, and a group over both is compared with Gloo.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
@@ -46,10 +47,11 @@ struct Side {
 };
 
 Side side(const Setting& s, const Listener& listener, Carrier carrier) {
-  const bool shares = carrier == Carrier::shared;
+  const bool shares = carrier != Carrier::gloo;
   auto memory = shares ? exec::SharedMemory::open() : nullptr;
+  const std::string host = carrier == Carrier::automatic ? (s.rank < s.ranks / 2 ? "a" : "b") : "";
   Side made{shares ? "shared memory" : "Gloo",
-            bench::connect(s.rank, s.ranks, listener, carrier, memory), memory};
+            bench::connect(s.rank, s.ranks, listener, carrier, memory, host), memory};
   std::vector<int64_t> all(static_cast<size_t>(s.ranks));
   std::iota(all.begin(), all.end(), 0);
   made.group = made.communicator->group("bench", all);
@@ -73,28 +75,29 @@ void reduce(exec::Group& group, const at::Tensor& x, int64_t repeats, Times& tim
   times.work.push_back(1e6 * (bench::worked() - work) / count);
 }
 
-bool all_reduces(const Setting& s, std::vector<Side>& sides) {
+// Compares the first side, whose operands lie in its memory or elsewhere, with the second.
+bool all_reduces(const Setting& s, const Side& shared, const Side& gloo, const std::string& name) {
   bool good = true;
   for (const int64_t bytes : {4L << 10, 64L << 10, 1L << 20, 16L << 20, 128L << 20}) {
     const int64_t elements = bytes / 4, repeats = std::max<int64_t>(1, (2 << 20) / bytes);
-    const auto frame = exec::cpu_device(sides[0].memory)->allocate(bytes, true);
+    const auto frame = exec::cpu_device(shared.memory)->allocate(bytes, true);
     const auto in_frame = at::from_blob(frame.get(), {elements}, at::kFloat);
     const auto elsewhere = at::empty({elements});
     Times of_shared, of_copies, of_gloo, warm_up;
     for (int64_t round = 0; round < s.rounds + 2; ++round) {
-      const auto run = [&](Side& one, const at::Tensor& x, Times& times) {
+      const auto run = [&](const Side& one, const at::Tensor& x, Times& times) {
         x.fill_(1);
         reduce(*one.group, x, repeats, round < 2 ? warm_up : times);
         const auto sum = std::pow(static_cast<double>(s.ranks), static_cast<double>(repeats));
         good &= !std::isfinite(static_cast<float>(sum)) ||
                 x.eq(static_cast<float>(sum)).all().item<bool>();
       };
-      run(sides[0], in_frame, of_shared);
-      run(sides[0], elsewhere, of_copies);
-      run(sides[1], elsewhere, of_gloo);
+      run(shared, in_frame, of_shared);
+      run(shared, elsewhere, of_copies);
+      run(gloo, elsewhere, of_gloo);
     }
     const auto work = [&](const Times& times) {
-      return bench::sum(*sides[0].group, median(times.work));
+      return bench::sum(*gloo.group, median(times.work));
     };
     const double shared_work = work(of_shared), copies_work = work(of_copies),
                  gloo_work = work(of_gloo);
@@ -104,9 +107,8 @@ bool all_reduces(const Setting& s, std::vector<Side>& sides) {
                            *std::min_element(times.wall.begin(), times.wall.end()), worked);
       };
       fmt::print(
-          "all-reduce of {} KB, us: shared memory {}, with copies {}, Gloo {}; ratio {:.1f}, of "
-          "work {:.1f}\n",
-          bytes >> 10, of(of_shared, shared_work), of(of_copies, copies_work),
+          "all-reduce of {} KB, us: {} {}, with copies {}, Gloo {}; ratio {:.1f}, of work {:.1f}\n",
+          bytes >> 10, name, of(of_shared, shared_work), of(of_copies, copies_work),
           of(of_gloo, gloo_work), median(of_gloo.wall) / median(of_shared.wall),
           gloo_work / shared_work);
     }
@@ -169,11 +171,17 @@ bool steps(const Setting& s, std::vector<Side>& sides) {
   return good;
 }
 
-bool run_rank(const Setting& s, const Listener& first, const Listener& second) {
+bool run_rank(const Setting& s, const std::vector<Listener>& listeners) {
   std::vector<Side> sides;
-  sides.push_back(side(s, first, Carrier::shared));
-  sides.push_back(side(s, second, Carrier::gloo));
-  const bool sums = all_reduces(s, sides), losses = steps(s, sides);
+  sides.push_back(side(s, listeners[0], Carrier::shared));
+  sides.push_back(side(s, listeners[1], Carrier::gloo));
+  bool sums = all_reduces(s, sides[0], sides[1], sides[0].name);
+  if (s.ranks >= 4) {
+    const auto over_hosts = side(s, listeners[2], Carrier::automatic);
+    sums &= all_reduces(s, over_hosts, sides[1], "over two hosts");
+    over_hosts.group->run({.kind = Collective::Kind::barrier});
+  }
+  const bool losses = steps(s, sides);
   for (auto& one : sides) one.group->run({.kind = Collective::Kind::barrier});
   return sums && losses;
 }
@@ -183,9 +191,10 @@ bool run_rank(const Setting& s, const Listener& first, const Listener& second) {
 int main(int argc, char** argv) {
   const int64_t ranks = argc > 1 ? std::atoll(argv[1]) : 2;
   const int64_t rounds = argc > 2 ? std::atoll(argv[2]) : 20;
-  const auto first = listen_at("127.0.0.1", 0, false), second = listen_at("127.0.0.1", 0, false);
+  std::vector<Listener> listeners;
+  for (int i = 0; i < 3; ++i) listeners.push_back(listen_at("127.0.0.1", 0, false));
   const bool good = bench::run_ranks(ranks, [&](int64_t rank) {
-    return run_rank({rank, ranks, rounds}, first, second);
+    return run_rank({rank, ranks, rounds}, listeners);
   });
   return good ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/network/address.h"
@@ -46,10 +47,12 @@ inline bool run_ranks(int64_t ranks, const std::function<bool(int64_t)>& rank) {
   return good;
 }
 
+// Returns the rank's communicator. `host`: takes the place of this host's name.
 inline std::unique_ptr<exec::Communicator> connect(int64_t rank, int64_t ranks,
                                                    const Listener& listener,
                                                    exec::ProcessOptions::Carrier carrier,
-                                                   std::shared_ptr<exec::SharedMemory> memory) {
+                                                   std::shared_ptr<exec::SharedMemory> memory,
+                                                   const std::string& host = "") {
   return exec::process_communicator(
       {.rendezvous = {.port = listener.port,
                       .rank = rank,
@@ -58,7 +61,8 @@ inline std::unique_ptr<exec::Communicator> connect(int64_t rank, int64_t ranks,
                       .listen_socket = rank == 0 ? listener.socket : -1},
        .carrier = carrier,
        .local_ranks = ranks,
-       .memory = std::move(memory)});
+       .memory = std::move(memory),
+       .host = host});
 }
 
 // Seconds that the cores have worked for this process: unlike the wall's, they do not depend on
