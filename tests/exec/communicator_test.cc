@@ -209,15 +209,17 @@ void uneven_parts(Communicator& c, SharedMemory* memory) {
         for (auto [reduce, factor] : {std::pair{Reduce::sum, n * (n + 1) / 2.},
                                       {Reduce::average, (n + 1) / 2.},
                                       {Reduce::max, n * 1.}}) {
+          const auto operand = whole * (me + 1), sent = placed(operand);
           const auto scattered = placed(at::zeros_like(part(whole)));
           run({.kind = Collective::Kind::reduce_scatter,
-               .input = placed(whole * (me + 1)),
+               .input = sent,
                .output = scattered,
                .reduce = reduce,
                .input_counts = counts,
                .workspace = placed(at::zeros({elements}, whole.options()))});
           must(at::equal(scattered, (part(whole).to(at::kDouble) * factor).to(type)),
                "reduce_scatter");
+          must(at::equal(sent, operand), "reduce_scatter's operand");
         }
       }
     }

@@ -12,7 +12,8 @@
 //   all_to_all      parts for other hosts are messages
 //
 // A sum is taken over the members of each host, in their order, and then over the hosts, so that it
-// is bit-equal on all ranks and from run to run. Its partial sums are of the operand's type.
+// is bit-equal on all ranks and from run to run; an all-reduce takes three or more hosts in Gloo's
+// order. Partial sums are of the operand's type.
 #pragma once
 
 #include <condition_variable>
