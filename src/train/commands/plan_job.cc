@@ -9,6 +9,7 @@
 #include "simulate/report.h"
 #include "simulate/simulate.h"
 #include "simulate/utilisation.h"
+#include "train/measure/product_ways.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/local_cluster.h"
 #include "train/plan/predict_memory.h"
@@ -33,9 +34,9 @@ PlanResult plan_job(const Task& task) {
   phases.begin("planning");
   auto planned = plan_task(with_completed_job(task), /*plan_text=*/"",
                            /*for_described_cluster=*/true);
-  if (!planned.predicted) {
-    predict_recorded(planned, planned.job, task.runtime_folder,
-                     /*chooses_products=*/task.plan_file.empty());
+  const bool chooses_products = task.plan_file.empty() && planned.job.cluster.file.empty();
+  if (!planned.predicted || chooses_products) {
+    predict_recorded(planned, planned.job, task.runtime_folder, chooses_products);
   }
   PlanResult result{planned.captured.graph, planned.plan, ""};
   if (task.report) result.report = page_of(planned, task.runtime_folder);
@@ -56,6 +57,9 @@ SimulateResult simulate_job(const Task& task) {
   check_at_methods(planned, [&](plan::Plan plan) {
     plan = compile::fit_recompute(graph, std::move(plan), spec, recorded.traces());
     programs = compile::compile_all(graph, plan, spec, recorded.traces());
+    if (task.plan_file.empty() && take_faster_ways(plan, programs, recorded.times())) {
+      programs = compile::compile_all(graph, plan, spec, recorded.traces());
+    }
     planned.plan = std::move(plan);
   });
   simulate::OpCosts costs(cluster, recorded.times());

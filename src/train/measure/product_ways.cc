@@ -1,12 +1,14 @@
 #include "train/measure/product_ways.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "compile/draft/product_ways.h"
 #include "exec/kernels/product.h"
 #include "exec/tensor.h"
-#include "plan/plan.h"
 #include "simulate/op_cost.h"
 
 namespace perigee::train {
@@ -56,18 +58,25 @@ std::map<std::string, Product> products_of(const compile::Programs& programs,
 
 }  // namespace
 
-ProductWays faster_ways(const compile::Programs& programs, cost::Measurements& times) {
-  ProductWays ways;
+bool take_faster_ways(plan::Plan& plan, const compile::Programs& programs,
+                      cost::Measurements& times) {
+  std::map<std::string, std::string> ways;
   for (const auto& [name, product] : products_of(programs, times)) {
     const auto& [way, usual, other] = product;
     if (usual.known && other.known && other.sum < kGain * usual.sum) ways[name] = way;
   }
-  return ways;
+  if (ways == plan.products) return false;
+  plan.products = std::move(ways);
+  plan.decisions.push_back(
+      {"profile", fmt::format("{} kinds of matrix products are computed in their other way, which "
+                              "was measured to be faster",
+                              plan.products.size())});
+  return true;
 }
 
-ProductWays ways_to_measure(const compile::Programs& programs, cost::Measurements& times,
-                            bool all) {
-  ProductWays ways;
+std::map<std::string, std::string> ways_to_measure(const compile::Programs& programs,
+                                                   cost::Measurements& times, bool all) {
+  std::map<std::string, std::string> ways;
   for (const auto& [name, product] : products_of(programs, times)) {
     if (all || !product.usual.known || !product.other.known) ways[name] = product.other_way;
   }

@@ -103,9 +103,7 @@ void predict_recorded(PlannedJob& planned, const job::Job& job, const std::strin
   check_at_methods(planned, [&](plan::Plan candidate) {
     const auto& graph = planned.captured.graph;
     const auto programs = predict(candidate, graph, job, recorded.traces());
-    auto ways = faster_ways(programs, recorded.times());
-    if (chooses_products && ways != candidate.products) {
-      candidate.products = std::move(ways);
+    if (chooses_products && take_faster_ways(candidate, programs, recorded.times())) {
       predict(candidate, graph, job, recorded.traces());
     }
     plan = std::move(candidate);

@@ -87,8 +87,7 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
       // Records the traces that are missing.
       programs = predict(plan, blueprint.training, planned.job, session.traces);
       const bool given = !plan_text.empty() || !task.plan_file.empty();
-      if (auto ways = faster_ways(programs, times); !given && ways != plan.products) {
-        plan.products = std::move(ways);
+      if (!given && take_faster_ways(plan, programs, times)) {
         programs = predict(plan, blueprint.training, planned.job, session.traces);
       }
       blueprint.plan = std::move(plan);

@@ -24,13 +24,12 @@ struct Training {
   int ranks = 2;               // on each host
 };
 
-// Trains on both hosts, where they exist, and checks that the losses are those of one host.
+// Trains on both hosts, where they exist, and checks that the losses are those of one host, to
+// rounding: ranks of a host add up their summands before the hosts do.
 void check_training(const TwoHosts& hosts, const Training& training) {
   if (!hosts.ready()) return;
   const TrainingJob job;
-  // Gloo adds up in an order of its own, so the last bits are those of one host that uses it.
-  job.good("train", "--nproc " + std::to_string(2 * training.ranks) +
-                        " --set cluster.communicator=gloo " + training.keys);
+  job.good("train", "--nproc " + std::to_string(2 * training.ranks) + " " + training.keys);
   const auto losses = job.losses();
   const auto words = [&](int host) {
     const auto number = std::to_string(host);
@@ -45,7 +44,8 @@ void check_training(const TwoHosts& hosts, const Training& training) {
   INFO(a.err << b.err);
   CHECK(a.status == 0);
   CHECK(b.status == 0);
-  CHECK(job.losses() == losses);
+  CHECK_THAT(job.losses(), Catch::Matchers::Approx(losses).epsilon(1e-6));
+  if (training.ranks == 1) CHECK(job.losses() == losses);
 }
 
 }  // namespace

@@ -285,6 +285,7 @@ TEST_CASE("matrix products take the way that the profile says is faster, and pla
   CHECK(!trained("").contains("products"));
   const auto other = planned(1e-9);
   REQUIRE(other["products"].size() > 2);
+  CHECK_THAT(other["decisions"].dump(), Catch::Contains("computed in their other way"));
   CHECK(trained("")["products"] == other["products"]);
   // A given plan stays as it is.
   CHECK(!trained(" --plan " + folder.write("usual.json", usual.dump())).contains("products"));
