@@ -39,7 +39,10 @@ std::string key_of(plan::Plan plan) {
 // Chooses, on rank 0, the plan that is measured next.
 class PlanRounds {
  public:
-  PlanRounds(const Task& task, const job::Job& job) : task_(task) { task_.job = job; }
+  // `on_cpu`: products may have two ways.
+  PlanRounds(const Task& task, const job::Job& job, bool on_cpu) : task_(task), on_cpu_(on_cpu) {
+    task_.job = job;
+  }
 
   // Adds a plan that is being measured. `remeasure`: known times do not count.
   void begin(const CompiledPlan& compiled, bool remeasure) {
@@ -48,6 +51,7 @@ class PlanRounds {
     searches_ = searches_ || planned.found;
     if (std::exchange(others_, {})) return;
     ++plans_;
+    if (!on_cpu_) return;
     auto ways = ways_to_measure(compiled.programs, compiled.times, remeasure);
     std::erase_if(ways, [&](const auto& way) { return !products_.insert(way.first).second; });
     if (ways.empty()) return;
@@ -105,6 +109,7 @@ class PlanRounds {
 
  private:
   Task task_;
+  bool on_cpu_;
   std::set<std::string> measured_;    // keys of plans
   std::set<std::string> products_;    // measured in two ways
   std::optional<plan::Plan> others_;  // the next plan: the last one with other ways of its products
@@ -159,7 +164,7 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   const bool root = session.communicator->rank() == 0;
   session.database.require_file();
   const auto given = session.job;  // with its batch.global, which may not fit a plan
-  PlanRounds rounds(task, given);
+  PlanRounds rounds(task, given, session.connection.device->place().is_cpu());
   Profiled done;
   const bool remeasure = options.remeasure || given.profile.remeasure;
   MeasureOptions measure_options{options.seconds, remeasure};

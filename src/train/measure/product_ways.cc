@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "compile/draft/product_ways.h"
