@@ -1,13 +1,9 @@
 #include "exec/comm/gloo.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
 #include <exception>
 #include <future>
 #include <iterator>
@@ -23,6 +19,7 @@
 #include "base/fail.h"
 #include "base/network/socket.h"
 #include "exec/comm/reduce.h"
+#include "exec/task_thread.h"
 
 namespace perigee::exec {
 namespace {
@@ -226,8 +223,8 @@ class GlooWork : public Work {
   GlooEnd& group_;
   Transfer transfer_;
   c10::intrusive_ptr<c10d::Work> message_;  // send, receive
-  bool done_ = false;
-  std::string error_;
+  std::promise<void> promise_;              // collectives: fulfilled at their end
+  std::shared_future<void> done_ = promise_.get_future().share();
 };
 
 class GlooEnd : public Group {
@@ -237,16 +234,6 @@ class GlooEnd : public Group {
       : Group(name, ranks, options.rank), store_(meeting.store), timeout_(options.timeout) {
     if (size() == 1) return;
     gloo_ = connect(meeting);
-    worker_ = std::thread([this] { work(); });
-  }
-
-  ~GlooEnd() override {
-    {
-      std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_all();
-    if (worker_.joinable()) worker_.join();
   }
 
   [[noreturn]] void fail_transfer(const Transfer& t, const std::string& seen) const {
@@ -276,11 +263,7 @@ class GlooEnd : public Group {
       }
       return work;
     }
-    {
-      std::lock_guard lock(mutex_);
-      queue_.push_back(work);
-    }
-    changed_.notify_all();
+    thread_.add([this, work] { run(*work); });
     return work;
   }
 
@@ -318,61 +301,39 @@ class GlooEnd : public Group {
     throw std::runtime_error(failure_among(*store_, rank(), ranks(), seen));
   }
 
-  void work() {
-    at::set_num_threads(1);
-    c10::AutoGradMode no_grad(false);
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
-      if (stopped_) return;
-      const auto next = queue_.front();
-      queue_.pop_front();
-      lock.unlock();
-      std::string error;
-      next->began = now();
-      try {
-        carry_out(*gloo_, timeout_, next->transfer_, size(), index());
-      } catch (const std::exception& e) {
-        error = first_line(e);
-      }
-      next->ended = now();
-      lock.lock();
-      next->error_ = error;
-      next->done_ = true;
-      changed_.notify_all();
+  // Carries out a collective.
+  void run(GlooWork& work) {
+    work.began = now();
+    std::exception_ptr failure;
+    try {
+      carry_out(*gloo_, timeout_, work.transfer_, size(), index());
+    } catch (...) {
+      failure = std::current_exception();
     }
+    work.ended = now();
+    failure ? work.promise_.set_exception(failure) : work.promise_.set_value();
   }
 
   Store store_;
   std::chrono::milliseconds timeout_;
   GlooGroup gloo_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<GlooWork>> queue_;
-  bool stopped_ = false;
-  std::thread worker_;
+  TaskThread thread_;  // of collectives
 };
 
 void GlooWork::wait() {
-  if (message_) {
-    try {
-      message_->wait(group_.timeout_);
-    } catch (const std::exception& error) {
-      group_.fail_transfer(transfer_, first_line(error));
-    }
-    if (transfer_.unpack) transfer_.unpack();
-    ended = now();
-    return;
-  }
-  std::unique_lock lock(group_.mutex_);
-  // Gloo's own time-out normally ends the collective first. Twice the time allows for a collective
+  // Gloo's own time-out normally ends a collective first. Twice the time allows for a collective
   // before it in the queue.
-  if (!group_.changed_.wait_for(lock, 2 * group_.timeout_, [&] { return done_; })) {
-    lock.unlock();
+  if (!message_ && done_.wait_for(2 * group_.timeout_) != std::future_status::ready) {
     group_.fail_transfer(transfer_, "no answer");
   }
-  lock.unlock();
-  if (!error_.empty()) group_.fail_transfer(transfer_, error_);
+  try {
+    message_ ? void(message_->wait(group_.timeout_)) : done_.get();
+  } catch (const std::exception& error) {
+    group_.fail_transfer(transfer_, first_line(error));
+  }
+  if (!message_) return;
+  if (transfer_.unpack) transfer_.unpack();
+  ended = now();
 }
 
 class GlooCommunicator : public Communicator {

@@ -8,7 +8,9 @@
 
 namespace perigee::exec {
 
-class HostCopies::Copy : public Work {
+namespace {
+
+class Copy : public Work {
  public:
   Copy(at::Tensor to, at::Tensor from) : to_(std::move(to)), from_(std::move(from)) {}
 
@@ -27,14 +29,7 @@ class HostCopies::Copy : public Work {
   std::shared_future<void> done_ = promise_.get_future().share();
 };
 
-HostCopies::~HostCopies() {
-  {
-    std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+}  // namespace
 
 std::shared_ptr<Work> HostCopies::start(const at::Tensor& to, const at::Tensor& from) {
   if (to.nbytes() != from.nbytes() || !to.is_contiguous() || !from.is_contiguous()) {
@@ -42,26 +37,8 @@ std::shared_ptr<Work> HostCopies::start(const at::Tensor& to, const at::Tensor& 
              to.nbytes(), from.nbytes());
   }
   auto copy = std::make_shared<Copy>(to, from);
-  {
-    std::lock_guard lock(mutex_);
-    queue_.push_back(copy);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-  }
-  changed_.notify_all();
+  thread_.add([copy] { copy->carry_out(); });
   return copy;
-}
-
-void HostCopies::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return ends_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    const auto copy = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    copy->carry_out();
-    lock.lock();
-  }
 }
 
 }  // namespace perigee::exec

@@ -1,11 +1,10 @@
 #include "exec/comm/shared/over_hosts.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <utility>
 
@@ -21,22 +20,16 @@ using Kind = Collective::Kind;
 // A collective in the queue of its group.
 class WorkOverHosts : public Work {
  public:
-  WorkOverHosts(GroupOverHosts& group, Transfer transfer)
-      : group_(group), transfer_(std::move(transfer)) {}
+  explicit WorkOverHosts(Transfer transfer) : transfer_(std::move(transfer)) {}
 
   // The carriers limit the time of each phase.
-  void wait() override {
-    std::unique_lock lock(group_.mutex_);
-    group_.changed_.wait(lock, [&] { return done_; });
-    if (failure_) std::rethrow_exception(failure_);
-  }
+  void wait() override { done_.get(); }
 
  private:
   friend class GroupOverHosts;
-  GroupOverHosts& group_;
   Transfer transfer_;
-  bool done_ = false;
-  std::exception_ptr failure_;
+  std::promise<void> promise_;
+  std::shared_future<void> done_ = promise_.get_future().share();
 };
 
 namespace {
@@ -124,16 +117,6 @@ GroupOverHosts::GroupOverHosts(const std::string& name, const std::vector<int64_
   }
   own_ = places_[index()];
   members_ = std::ssize(hosts_[own_.host]);
-  worker_ = std::thread([this] { work(); });
-}
-
-GroupOverHosts::~GroupOverHosts() {
-  {
-    std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  changed_.notify_all();
-  worker_.join();
 }
 
 std::shared_ptr<Work> GroupOverHosts::transfer(Transfer transfer) {
@@ -144,12 +127,8 @@ std::shared_ptr<Work> GroupOverHosts::transfer(Transfer transfer) {
     transfer.peer = places_[transfer.peer].member;
     return carriers_.host->transfer(std::move(transfer));
   }
-  auto work = std::make_shared<WorkOverHosts>(*this, std::move(transfer));
-  {
-    std::lock_guard lock(mutex_);
-    queue_.push_back(work);
-  }
-  changed_.notify_all();
+  auto work = std::make_shared<WorkOverHosts>(std::move(transfer));
+  thread_.add([this, work] { run(*work); });
   return work;
 }
 
@@ -403,30 +382,17 @@ Error GroupOverHosts::failure_of(const WorkOverHosts& work, const std::exception
                       std::chrono::duration<double>(process_.timeout).count(), cause)};
 }
 
-void GroupOverHosts::work() {
-  at::set_num_threads(1);
-  c10::AutoGradMode no_grad(false);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
-    if (stopped_) return;
-    const auto next = queue_.front();
-    queue_.pop_front();
-    lock.unlock();
-    next->began = now();
-    if (!failure_) {
-      try {
-        carry_out(next->transfer_);
-      } catch (const std::exception& error) {
-        failure_ = std::make_exception_ptr(failure_of(*next, error));
-      }
+void GroupOverHosts::run(WorkOverHosts& work) {
+  work.began = now();
+  if (!failure_) {
+    try {
+      carry_out(work.transfer_);
+    } catch (const std::exception& error) {
+      failure_ = std::make_exception_ptr(failure_of(work, error));
     }
-    next->ended = now();
-    lock.lock();
-    next->failure_ = failure_;
-    next->done_ = true;
-    changed_.notify_all();
   }
+  work.ended = now();
+  failure_ ? work.promise_.set_exception(failure_) : work.promise_.set_value();
 }
 
 }  // namespace perigee::exec

@@ -16,20 +16,17 @@
 // order. Partial sums are of the operand's type.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "exec/comm/communicator.h"
 #include "exec/comm/shared/group.h"
+#include "exec/task_thread.h"
 
 namespace perigee::exec {
 
@@ -53,14 +50,12 @@ class GroupOverHosts : public Group {
   };
   GroupOverHosts(const std::string& name, const std::vector<int64_t>& ranks, int64_t rank,
                  HostMembers hosts, Carriers carriers, const SharedProcess& process);
-  ~GroupOverHosts() override;
 
   // Queues a collective for the group's thread. Messages start at once.
   std::shared_ptr<Work> transfer(Transfer transfer) override;
   void connect_pairs(const std::vector<Pair>& pairs) override;
 
  private:
-  friend class WorkOverHosts;
   struct Place {
     int64_t host = 0, member = 0;
   };
@@ -84,7 +79,7 @@ class GroupOverHosts : public Group {
   void barrier() const;
   void carry_out(Transfer& t) const;
   Error failure_of(const WorkOverHosts& work, const std::exception& error) const;
-  void work();
+  void run(WorkOverHosts& work);
 
   HostMembers hosts_;
   std::vector<Place> places_;  // by position
@@ -94,13 +89,9 @@ class GroupOverHosts : public Group {
   int64_t slots_ = 0;  // pieces of a reduce-scatter that the workspace holds at a time
   Carriers carriers_;
   SharedProcess process_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<WorkOverHosts>> queue_;
-  std::exception_ptr
-      failure_;  // of the first collective that failed, with which the later ones fail
-  bool stopped_ = false;
-  std::thread worker_;
+  // Of the first collective that failed, with which the later ones fail.
+  std::exception_ptr failure_;
+  TaskThread thread_;
 };
 
 }  // namespace perigee::exec
