@@ -9,12 +9,10 @@
 #include "simulate/report.h"
 #include "simulate/simulate.h"
 #include "simulate/utilisation.h"
-#include "train/measure/product_ways.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/local_cluster.h"
 #include "train/plan/predict_memory.h"
 #include "train/plan/task_plan.h"
-#include "train/step/step_spec.h"
 #include "train/task/open_model.h"
 
 namespace perigee::train {
@@ -52,14 +50,10 @@ SimulateResult simulate_job(const Task& task) {
   const auto& graph = planned.captured.graph;
   const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
   RecordedProfile recorded(job, planned.plan.mesh.size());
-  const auto spec = step_spec(planned.job, graph);
   compile::Programs programs;
   check_at_methods(planned, [&](plan::Plan plan) {
-    plan = compile::fit_recompute(graph, std::move(plan), spec, recorded.traces());
-    programs = compile::compile_all(graph, plan, spec, recorded.traces());
-    if (task.plan_file.empty() && take_faster_ways(plan, programs, recorded.times())) {
-      programs = compile::compile_all(graph, plan, spec, recorded.traces());
-    }
+    programs = predict(plan, graph, planned.job, recorded.traces(),
+                       task.plan_file.empty() ? &recorded.times() : nullptr);
     planned.plan = std::move(plan);
   });
   simulate::OpCosts costs(cluster, recorded.times());

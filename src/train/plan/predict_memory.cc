@@ -7,6 +7,7 @@
 
 #include "checkpoint/holdings.h"
 #include "simulate/memory_kinds.h"
+#include "train/measure/product_ways.h"
 #include "train/step/step_spec.h"
 #include "view/run_format.h"
 
@@ -36,12 +37,15 @@ class FreeAllocations : public compile::TraceSource {
 }  // namespace
 
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
-                          compile::TraceSource& traces) {
+                          compile::TraceSource& traces, cost::Measurements* times) {
   const auto before = plan.prediction;
   const auto spec = step_spec(job, graph);
   FreeAllocations noting(traces);
   plan = compile::fit_recompute(graph, std::move(plan), spec, noting);
   auto programs = compile::compile_all(graph, plan, spec, noting);
+  if (times && take_faster_ways(plan, programs, *times)) {
+    programs = compile::compile_all(graph, plan, spec, noting);
+  }
   plan.prediction = compile::predict_memory(programs);
   for (auto& peak : plan.prediction.peak_bytes) peak += noting.most();
   plan.prediction.step_seconds = before.step_seconds;

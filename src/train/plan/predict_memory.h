@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "cost/op_time.h"
 #include "graph/graph.h"
 #include "job/job.h"
 #include "plan/plan.h"
@@ -15,10 +16,10 @@ namespace perigee::train {
 // Chooses the recomputed regions that fit the plan's memory budget and fills the memory of its
 // prediction from recorded traces; the memory of ops without a trace is estimated and marked so.
 // Where ops on a GPU have traces that do not list all their allocations, the largest results of one of
-// them count twice.
-// Returns the programs of all ranks.
+// them count twice. With `times`, products are computed in the ways that were measured to be faster
+// (measure/product_ways.h). Returns the programs of all ranks.
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
-                          compile::TraceSource& traces);
+                          compile::TraceSource& traces, cost::Measurements* times = nullptr);
 
 // Returns the predicted peak memory of each rank by purpose (simulate/memory_kinds.h), as JSON:
 // {"format": FORMAT, "kinds": [NAME, ...], "ranks": [[BYTES, ...], ...]}, by rank. FORMAT is that of

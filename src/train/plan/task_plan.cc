@@ -8,7 +8,6 @@
 #include "checkpoint/target.h"
 #include "search/explain/page.h"
 #include "simulate/simulate.h"
-#include "train/measure/product_ways.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/advice.h"
 #include "train/plan/local_cluster.h"
@@ -101,11 +100,8 @@ void predict_recorded(PlannedJob& planned, const job::Job& job, const std::strin
   RecordedProfile recorded(job, planned.plan.mesh.size());
   auto& plan = planned.plan;
   check_at_methods(planned, [&](plan::Plan candidate) {
-    const auto& graph = planned.captured.graph;
-    const auto programs = predict(candidate, graph, job, recorded.traces());
-    if (chooses_products && take_faster_ways(candidate, programs, recorded.times())) {
-      predict(candidate, graph, job, recorded.traces());
-    }
+    predict(candidate, planned.captured.graph, job, recorded.traces(),
+            chooses_products ? &recorded.times() : nullptr);
     plan = std::move(candidate);
   });
   if (!job.cluster.file.empty()) check_memory_of_devices(planned, plan, runtime_folder);

@@ -11,7 +11,6 @@
 #include "exec/memory/allocator.h"
 #include "shard/loss/classify_loss.h"
 #include "shard/propagate/matched_rules.h"
-#include "train/measure/product_ways.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/predict_memory.h"
@@ -84,12 +83,10 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
                           session.connection.local_ranks);
     compile::Programs programs;
     check_at_methods(planned, [&](plan::Plan plan) {
-      // Records the traces that are missing.
-      programs = predict(plan, blueprint.training, planned.job, session.traces);
       const bool given = !plan_text.empty() || !task.plan_file.empty();
-      if (!given && take_faster_ways(plan, programs, times)) {
-        programs = predict(plan, blueprint.training, planned.job, session.traces);
-      }
+      // Records the traces that are missing.
+      programs = predict(plan, blueprint.training, planned.job, session.traces,
+                         given ? nullptr : &times);
       blueprint.plan = std::move(plan);
     });
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
