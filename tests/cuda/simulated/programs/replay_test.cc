@@ -157,7 +157,7 @@ TEST_CASE("a batch, a buffer or a step that is not the launch's own changes resu
   }
 }
 
-// Work is refused after all of it was submitted, or at its first batch.
+// Work is refused after all of it was submitted, at its first batch, or at its second one.
 class RefusesAtEnd : public Wrapped {
  public:
   using Wrapped::Wrapped;
@@ -175,6 +175,18 @@ class RefusesBatches : public Wrapped {
   void upload(const at::Tensor&) override {
     throw Error(Status::failed, "exec", "the batch is refused");
   }
+};
+
+class RefusesSecondBatch : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  void upload(const at::Tensor& target) override {
+    if (uploads_++ == 1) throw Error(Status::failed, "exec", "the second batch is refused");
+    inner_->upload(target);
+  }
+
+ private:
+  int uploads_ = 0;
 };
 
 // On one of the ranks, or on all of them.
@@ -196,7 +208,8 @@ TEST_CASE("steps that a rank cannot record run without a record, unless it is re
     const auto& of = compiled(row);
     for (const bool all : {false, true}) {
       for (const auto& run : {refuse_steps<RefusesAtEnd>(of, all, false),
-                              refuse_steps<RefusesBatches>(of, all, false)}) {
+                              refuse_steps<RefusesBatches>(of, all, false),
+                              refuse_steps<RefusesSecondBatch>(of, all, false)}) {
         CHECK(run.finding() == "");
         CHECK(varied_difference(of, run) == "");
       }
