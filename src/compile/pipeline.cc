@@ -16,6 +16,7 @@
 #include "compile/graph/fp8.h"
 #include "compile/graph/fuse/fold_casts.h"
 #include "compile/graph/fuse/fuse_bias.h"
+#include "compile/graph/fuse/fuse_rows.h"
 #include "compile/graph/fuse/join_parts.h"
 #include "compile/graph/fuse/split_gradients.h"
 #include "compile/graph/prepare.h"
@@ -159,12 +160,12 @@ void fold_summands(RankState& state) {
 
 // -- Passes to a draft and of a draft
 
-void split_sums(DraftState& s) {
-  if (s.plan.loss_chunks <= 1) return;
-  split_gradients(s.local);
+// Changes the rank's graph, and that of the microbatches that keep their results.
+void change(DraftState& s, void (*pass)(Local&)) {
+  pass(s.local);
   if (!s.local.kept) return;
   Local kept = *s.local.kept;
-  split_gradients(kept);
+  pass(kept);
   s.local.kept = std::make_shared<const Local>(std::move(kept));
 }
 
@@ -281,7 +282,10 @@ const std::vector<Pass<RankState>>& rank_passes() {
 
 const std::vector<Pass<DraftState>>& draft_passes() {
   static const std::vector<Pass<DraftState>> passes = {
-      {"split_gradients", "gives gradients that are sums to the step as their summands", split_sums},
+      {"split_gradients", "gives gradients that are sums to the step as their summands",
+       [](DraftState& s) { if (s.plan.loss_chunks > 1) change(s, split_gradients); }},
+      {"fuse_rows", "lets norms do additions, and GELU's gradient the sum of its rows",
+       [](DraftState& s) { change(s, fuse_rows); }},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
       {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},
       {"make_state", "adds weights, gradients and optimizer state, in buckets and units", begin_draft},

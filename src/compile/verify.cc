@@ -324,8 +324,9 @@ class Replay {
   // it writes the result's.
   int32_t taken(const Instruction& instruction, ValueId out) const {
     const bool elementwise = graph::is_pointwise(instruction.op) ||
+                             graph::writes_in_place(instruction.op) ||
                              instruction.op == "comm::all_reduce";
-    if (!elementwise || instruction.outputs.size() != 1) return -1;
+    if (!elementwise || out != instruction.outputs[0]) return -1;
     const auto& result = program_.values[out.index];
     int32_t found = -1;
     bool clean = true;

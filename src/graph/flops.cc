@@ -127,7 +127,9 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                     "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_functional",
                     "aten::_native_batch_norm_legit.no_stats", "perigee::rms_norm",
                     "aten::native_layer_norm_backward", "aten::native_group_norm_backward",
-                    "aten::native_batch_norm_backward", "perigee::rms_norm_backward"}) {
+                    "aten::native_batch_norm_backward", "perigee::rms_norm_backward",
+                    "perigee::add_rms_norm", "perigee::rms_norm_backward_add",
+                    "perigee::add_layer_norm", "perigee::layer_norm_backward_add"}) {
       t[op] = [](const Sizes& s) { return 8 * (s.operand("input") + s.operand("self")); };
     }
     for (auto op :

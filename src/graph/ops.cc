@@ -296,6 +296,14 @@ bool contains(const std::string_view (&table)[n], std::string_view op) {
 
 }  // namespace
 
+bool writes_in_place(std::string_view op) {
+  static constexpr std::string_view rows[] = {
+      "perigee::add_layer_norm", "perigee::add_rms_norm", "perigee::gelu_backward_sum",
+      "perigee::layer_norm_backward_add", "perigee::rms_norm_backward_add"};
+  static_assert(std::is_sorted(std::begin(rows), std::end(rows)));
+  return contains(rows, op);
+}
+
 bool is_product(std::string_view op) {
   static constexpr std::string_view products[] = {"aten::mm",
                                                   "aten::bmm",

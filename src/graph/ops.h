@@ -35,6 +35,14 @@
 //   perigee::rotary_backward(grad [*,s,d], cos, sin) -> d_self
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
+//   perigee::add_rms_norm(self [*, n], other, weight? [n], eps) -> (sum, output, rstd [*, 1])
+//       sum = self + other, and its norm. other may be of a lower precision. compile/ makes this op and the four after it
+//   perigee::rms_norm_backward_add(grad, self, weight?, rstd, other) -> (d_self + other, d_weight?)
+//   perigee::add_layer_norm(self, other, normalized_shape, weight?, bias?, eps) -> (sum, output, mean, rstd)
+//   perigee::layer_norm_backward_add(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask, other)
+//       -> (d_input + other, d_weight?, d_bias?)         otherwise as aten::native_layer_norm and its backward op
+//   perigee::gelu_backward_sum(grad_output, self [*, n], approximate) -> (d_self, sum [n] of d_self's rows: the gradient
+//                                              of a bias before GELU)
 //   perigee::cross_entropy(logits [n, c], target [n], weight? [c], ignore_index, label_smoothing)
 //       -> (losses [n], logsumexp [n])                      losses of ignored labels are 0. With s = label_smoothing,
 //       w = weight or 1: (1-s) w[y] (lse - x[y]) + s/c sum_k w[k] (lse - x[k]); logsumexp typed as attention's
@@ -188,6 +196,10 @@ bool is_random(std::string_view op);
 // element of their operands: ops that LibTorch tags `pointwise`, untagged ones of that kind
 // (leaky_relu, ...), and perigee::cast, dropout and full.
 bool is_pointwise(std::string_view op);
+
+// Returns true for ops with several results of which the first may lie in an operand's memory: they
+// read each element before they write the result's there (perigee::add_layer_norm, ...).
+bool writes_in_place(std::string_view op);
 
 // Returns the name of the argument of an ATen op that could only repeat its first result's shape
 // (`input_sizes` of slice_backward), or "". Nodes leave it out; the executor fills it from the

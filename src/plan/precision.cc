@@ -35,6 +35,7 @@ constexpr std::string_view full_ops[] = {
     "_upsample_nearest_exact2d",
     "_upsample_nearest_exact3d",
     "acos",
+    "add_layer_norm",
     "asin",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -179,7 +180,8 @@ Rounding built_in_rounding(std::string_view op, Precision::Parameters parameters
 }
 
 bool is_norm(std::string_view op) {
-  return bare(op) == "native_layer_norm" || bare(op) == "native_group_norm";
+  return bare(op) == "native_layer_norm" || bare(op) == "native_group_norm" ||
+         bare(op) == "add_layer_norm";
 }
 
 void verify(const Precision& precision, const graph::Graph& graph) {

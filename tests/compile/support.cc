@@ -92,7 +92,8 @@ std::optional<OpTrace> SyntheticTraces::find(const OpInstance& instance) {
     trace.output_strides.emplace_back();
     if (!type) continue;
     const int32_t at = allocate(type->bytes());
-    if (at == 1) trace.freed_before[1] = {0};
+    // A temporary before the result.
+    if (at == 1 && trace.output_allocation[0] < 0) trace.freed_before[1] = {0};
     trace.output_allocation.back() = at;
     trace.output_strides.back() = contiguous_strides(type->shape);
   }

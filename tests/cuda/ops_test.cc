@@ -340,6 +340,26 @@ TEST_CASE("RMS norm is identical on every device, with its gradients") {
   same_everywhere("perigee::rms_norm_backward",
                   {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", rstd}}, {},
                   {{dtype, {6, 35, 130}}, {dtype, {130}}}, sums);
+  const auto other = at::randn({6, 35, 130}).to(type);
+  same_everywhere("perigee::add_rms_norm", {{"self", x}, {"other", other}, {"weight", w}},
+                  {{"eps", 1e-6}}, {types[0], types[0], types[1]}, 3 * tolerance(type));
+  same_everywhere("perigee::rms_norm_backward_add",
+                  {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", rstd}, {"other", other}}, {},
+                  {{dtype, {6, 35, 130}}, {dtype, {130}}}, sums);
+}
+
+TEST_CASE("GELU's gradient is identical on every device, with the sum of its rows") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
+  const std::string form = GENERATE("none", "tanh");
+  const int64_t columns = GENERATE(130, 264);  // the first one is no whole number of pieces
+  const auto dtype = dtype_of(type);
+  seed(9);
+  const auto x = at::randn({3, 67, columns}, at::kDouble).to(type);
+  const auto g = at::randn({3, 67, columns}).to(type);
+  // Sums over 201 rows.
+  const double sums = size_of(dtype) == 2 ? 0.3 : 10 * tolerance(type);
+  same_everywhere("perigee::gelu_backward_sum", {{"grad_output", g}, {"self", x}},
+                  {{"approximate", form}}, {{dtype, {3, 67, columns}}, {dtype, {columns}}}, sums);
 }
 
 TEST_CASE("cross entropy is identical on every device, with its gradients") {

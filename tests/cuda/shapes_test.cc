@@ -45,6 +45,21 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
 }
 
+TEST_CASE("GELU's gradient takes any number of rows, and rows that are not whole pieces") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const int64_t rows = GENERATE(0, 1, 9, 700), columns = GENERATE(8, 31, 256, 1032);
+  const bool aligned = GENERATE(true, false);
+  seed(10);
+  const auto make = [&] {
+    const auto made = shifted({rows, columns}, type);
+    return aligned ? made.clone() : made;
+  };
+  const double sums = (type == at::kBFloat16 ? 20 : 3) * tolerance(type);
+  same_everywhere("perigee::gelu_backward_sum", {{"grad_output", make()}, {"self", make()}}, {},
+                  {{dtype, {rows, columns}}, {dtype, {columns}}}, sums);
+}
+
 TEST_CASE("cross entropy takes logits of any size, minus infinity and NaN") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const int64_t columns = GENERATE(3, 4103);

@@ -154,6 +154,56 @@ void rms_norm() {
       x.numel());
 }
 
+// Layer norm of a sum, and its gradient with an addition, against LibTorch's two ops each; GELU's
+// gradient with the sum of its rows against Perigee's kernel and LibTorch's sum.
+void fused_rows() {
+  const std::vector<int64_t> shape = {1024, 768}, last = {768};
+  const auto x = at::randn(shape), other = at::randn(shape), g = at::randn(shape);
+  const auto w = at::randn(last), b = at::randn(last);
+  const auto whole = exec::type_of(x), of_columns = exec::type_of(w);
+  const graph::TensorType row{graph::DType::float32, {1024, 1}};
+  Call there("perigee::add_layer_norm", {{"self", x}, {"other", other}, {"weight", w}, {"bias", b}},
+             {{"normalized_shape", last}, {"eps", 1e-5}}, {whole, whole, row, row});
+  const auto eager = [&] { return at::native_layer_norm(x + other, last, w, b, 1e-5); };
+  there();
+  compare(
+      "layer norm of a sum / two ops", [&] { there(); }, eager,
+      close(there.results[1], std::get<0>(eager())), x.numel());
+  Call back("perigee::layer_norm_backward_add",
+            {{"grad_out", g},
+             {"input", there.results[0]},
+             {"mean", there.results[2]},
+             {"rstd", there.results[3]},
+             {"weight", w},
+             {"bias", b},
+             {"other", other}},
+            {{"normalized_shape", last}, {"output_mask", std::vector<bool>{true, true, true}}},
+            {whole, of_columns, of_columns});
+  const auto eager_back = [&] {
+    return other +
+           std::get<0>(at::native_layer_norm_backward(g, there.results[0], last, there.results[2],
+                                                      there.results[3], w, b, {true, true, true}));
+  };
+  back();
+  compare(
+      "its gradient and a sum / two ops", [&] { back(); }, eager_back,
+      close(back.results[0], eager_back()), x.numel());
+  const auto h = at::randn({1024, 3072}), d = at::randn({1024, 3072});
+  const graph::TensorType wide = exec::type_of(h);
+  Call gelu("perigee::gelu_backward_sum", {{"grad_output", d}, {"self", h}}, {},
+            {wide, {graph::DType::float32, {3072}}}),
+      alone("aten::gelu_backward", {{"grad_output", d}, {"self", h}}, {}, {wide});
+  at::Tensor sum;
+  gelu();
+  compare(
+      "GELU's gradient and sum / two ops", [&] { gelu(); },
+      [&] {
+        alone();
+        sum = alone.results[0].sum(0);
+      },
+      close(gelu.results[0], at::gelu_backward(d, h)), h.numel());
+}
+
 // Rotary positions of a llama's queries with transposed heads, forward and backward, against the
 // same function in primitive ops and its autograd.
 void rotary() {
@@ -331,6 +381,7 @@ int main(int count, char** arguments) {
   cross_entropy();
   c10::AutoGradMode no_grad(false);
   rms_norm();
+  fused_rows();
   rotary();
   main_gradient(at::kBFloat16, "bfloat16 main gradient / mm, add");
   main_gradient(at::kHalf, "float16 main gradient / mm, add");

@@ -27,6 +27,22 @@ TORCH_LIBRARY(perigee, m) {
       "rms_norm_backward(Tensor grad, Tensor self, Tensor? weight, Tensor rstd) -> "
       "(Tensor d_self, Tensor d_weight)");
   m.def(
+      "add_rms_norm(Tensor self, Tensor other, Tensor? weight=None, *, float eps) -> (Tensor sum, "
+      "Tensor output, Tensor rstd)");
+  m.def(
+      "rms_norm_backward_add(Tensor grad, Tensor self, Tensor? weight, Tensor rstd, Tensor other) "
+      "-> (Tensor d_self, Tensor d_weight)");
+  m.def(
+      "add_layer_norm(Tensor self, Tensor other, int[] normalized_shape, Tensor? weight, "
+      "Tensor? bias, float eps) -> (Tensor sum, Tensor output, Tensor mean, Tensor rstd)");
+  m.def(
+      "layer_norm_backward_add(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor mean, "
+      "Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask, Tensor other) -> "
+      "(Tensor d_input, Tensor d_weight, Tensor d_bias)");
+  m.def(
+      "gelu_backward_sum(Tensor grad_output, Tensor self, *, str approximate='none') -> "
+      "(Tensor d_self, Tensor sum)");
+  m.def(
       "cross_entropy(Tensor logits, Tensor target, Tensor? weight=None, int ignore_index=-100, "
       "float label_smoothing=0.) -> (Tensor losses, Tensor logsumexp)");
   m.def(

@@ -30,6 +30,27 @@ std::vector<at::Tensor> rms_norm(const Values& v) {
   return {at::empty_like(v.tensor(0)), meta_tensor(sizes, computed_type(v.tensor(0)))};
 }
 
+// (self, other, weight, eps)
+std::vector<at::Tensor> add_rms_norm(const Values& v) {
+  auto results = rms_norm(v);
+  results.insert(results.begin(), at::empty_like(v.tensor(0)));
+  return results;
+}
+
+// (self, other, normalized_shape, weight, bias, eps)
+std::vector<at::Tensor> add_layer_norm(const Values& v) {
+  const auto self = v.tensor(0);
+  auto sizes = self.sizes().vec();
+  for (auto d = sizes.size() - v.ints(2).size(); d < sizes.size(); ++d) sizes[d] = 1;
+  return {at::empty_like(self), at::empty_like(self), meta_tensor(sizes, computed_type(self)),
+          meta_tensor(sizes, computed_type(self))};
+}
+
+std::vector<at::Tensor> gelu_backward_sum(const Values& v) {
+  const auto self = v.tensor(1);
+  return {at::empty_like(self), meta_tensor({self.size(-1)}, self.scalar_type())};
+}
+
 std::vector<at::Tensor> cross_entropy(const Values& v) {
   const auto logits = v.tensor(0);
   return {meta_tensor({logits.size(0)}, logits.scalar_type()),
@@ -85,6 +106,11 @@ ShapeTable perigee_shapes() {
       {"perigee::swiglu_backward", like<1, 2>},
       {"perigee::rms_norm", rms_norm},
       {"perigee::rms_norm_backward", like<1, 2>},
+      {"perigee::add_rms_norm", add_rms_norm},
+      {"perigee::rms_norm_backward_add", like<1, 2>},
+      {"perigee::add_layer_norm", add_layer_norm},
+      {"perigee::layer_norm_backward_add", like<1, 5, 6>},
+      {"perigee::gelu_backward_sum", gelu_backward_sum},
       {"perigee::cross_entropy", cross_entropy},
       {"perigee::cross_entropy_backward", like<1>},
       {"perigee::nll", nll},

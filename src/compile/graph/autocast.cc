@@ -73,6 +73,7 @@ bool stays_wide(std::string_view op, std::string_view argument) {
 }
 bool result_stays_wide(std::string_view op, size_t result) {
   if (result == 0) return false;
+  if (op == "perigee::add_rms_norm") return result == 2;
   return is_batch_norm(op) || op == "perigee::attention" || op == "perigee::rms_norm" ||
          op == "perigee::cross_entropy";
 }

@@ -21,11 +21,18 @@ namespace {
 struct Lifetime {
   int64_t start = -1, end = -1;
   int32_t first_section = -1, last_section = -1;
-  int64_t last_access = -1;  // first tick of the last instruction that touches it
+  int64_t last_access = -1;  // first tick of the last op that touches it
 };
 
 int64_t ticks(const Instruction& instruction) {
   return static_cast<int64_t>(instruction.allocations.size()) + 2;
+}
+
+// Returns whether two neighbours are one op, of which each run has one: their results have memory
+// of different purposes.
+bool are_alternatives(const DraftInstruction& a, const DraftInstruction& b) {
+  return (a.when & b.when) == 0 && a.instruction.kind == Instruction::Kind::op &&
+         a.instruction.op == b.instruction.op && a.instruction.args == b.instruction.args;
 }
 
 class Memory {
@@ -68,15 +75,19 @@ class Memory {
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
       const auto section = static_cast<int32_t>(s);
       begin_.push_back(now);
+      const DraftInstruction* before = nullptr;
+      int64_t access = now;
       for (auto& draft : draft_.sections[s].instructions) {
         const auto& instruction = draft.instruction;
         const int64_t end = now + ticks(instruction) - 1;
-        each_operand(instruction, [&](ValueId v) { touch(v, section, now, end, now); });
+        if (!before || !are_alternatives(*before, draft)) access = now;
+        before = &draft;
+        each_operand(instruction, [&](ValueId v) { touch(v, section, now, end, access); });
         for (size_t k = 0; k < instruction.outputs.size(); ++k) {
           const ValueId v = instruction.outputs[k];
           if (!v.defined()) continue;
           const int32_t allocation = draft.output_allocation[k];
-          touch(v, section, now + std::max(allocation, 0), end, now);
+          touch(v, section, now + std::max(allocation, 0), end, access);
           if (allocation >= 0 && !draft_.value(v).view_of.defined()) {
             bytes_[v.index] = std::max(bytes_[v.index], instruction.allocations[allocation].bytes);
           }
@@ -179,19 +190,21 @@ class Memory {
     }
   }
 
-  // Places the result of a pointwise op, or of an all-reduce, in the memory of an operand that
-  // dies there.
+  // Places the result of an op that may write in place, or of an all-reduce, in the memory of an
+  // operand that dies there.
   void reuse() {
     group_.resize(lives_.size());
     std::iota(group_.begin(), group_.end(), 0);
     for (auto& section : draft_.sections) {
       for (auto& draft : section.instructions) {
         const auto& instruction = draft.instruction;
-        if (instruction.in_place || instruction.outputs.size() != 1) continue;
+        if (instruction.in_place || instruction.outputs.empty()) continue;
         const ValueId out = instruction.outputs[0];
         if (!out.defined() || draft_.value(out).view_of.defined()) continue;
+        const bool pointwise = graph::is_pointwise(instruction.op) &&
+                               instruction.allocations.size() == 1;
         const bool op = instruction.kind == Instruction::Kind::op &&
-                        graph::is_pointwise(instruction.op) && instruction.allocations.size() == 1;
+                        (pointwise || graph::writes_in_place(instruction.op));
         const bool reduce = instruction.kind == Instruction::Kind::collective &&
                             instruction.op == "comm::all_reduce";
         if (!op && !reduce) continue;

@@ -79,6 +79,12 @@ PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
 void column_sums(const void* x, void* partials, int64_t parts, Rows shape, Element element,
                  cudaStream_t stream);
 
+// ---- gelu.cu: types and rows as for column_sums. exact: by erf, else by tanh.
+
+// d = g * GELU'(x); partials as those of column_sums, of d before it is rounded.
+void gelu_backward_sum(const void* g, const void* x, void* d, void* partials, int64_t parts,
+                       Rows shape, bool exact, Element element, cudaStream_t stream);
+
 // ---- copy_rows.cu: elements of two bytes.
 
 struct RowsFrom {

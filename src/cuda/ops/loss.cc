@@ -83,27 +83,48 @@ Kernel cross_entropy_backward(const Arguments& a, const OpContext& context) {
   };
 }
 
-Kernel rms_norm(const Arguments& a, const OpContext&) {
-  const auto type = a.wanted(1) ? std::optional(exec::scalar_type(a.type(1).dtype)) : std::nullopt;
-  return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
-          type](Operands in, Results out, const Draw&) {
-    const auto x = in[self].contiguous();
+namespace {
+
+// The norm of a tensor that is given apart from the other operands. `first`: the result that is the
+// output.
+auto norm_of(const Arguments& a, size_t first) {
+  const auto type = a.wanted(first + 1) ? std::optional(exec::scalar_type(a.type(first + 1).dtype))
+                                        : std::nullopt;
+  return [weight = a.optional_operand("weight"), eps = a.number("eps"), type, first](
+             const Tensor& self, Operands in, Results out) {
+    const auto x = self.contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
     auto shape = x.sizes().vec();
     shape.back() = 1;
-    out[0] = at::empty(x.sizes(), x.options());
+    out[first] = at::empty(x.sizes(), x.options());
     const auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
-    rms_norm(x.const_data_ptr(), data_or_null(w), out[0].mutable_data_ptr(),
+    rms_norm(x.const_data_ptr(), data_or_null(w), out[first].mutable_data_ptr(),
              rstd.mutable_data_ptr(), rows_of(x), eps, element_of(x.scalar_type()),
              current_stream());
     check_launch("rms_norm");
-    if (type) out[1] = rstd.to(*type);
+    if (type) out[first + 1] = rstd.to(*type);
+  };
+}
+
+}  // namespace
+
+Kernel rms_norm(const Arguments& a, const OpContext&) {
+  return [norm = norm_of(a, 0), self = a.operand("self")](Operands in, Results out, const Draw&) {
+    norm(in[self], in, out);
+  };
+}
+
+Kernel add_rms_norm(const Arguments& a, const OpContext&) {
+  return [norm = norm_of(a, 1), self = a.operand("self"), other = a.operand("other")](
+             Operands in, Results out, const Draw&) {
+    out[0] = at::add(in[self], in[other]);
+    norm(out[0], in, out);
   };
 }
 
 Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
   return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
-          saved = a.operand("rstd"),
+          saved = a.operand("rstd"), other = a.optional_operand("other"),
           weight_wanted = a.wanted(1)](Operands in, Results out, const Draw&) {
     const auto x = in[self].contiguous();
     const auto g = in[grad].to(x.scalar_type()).contiguous();
@@ -112,9 +133,9 @@ Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
     const auto rstd = in[saved].to(wide_type(x.scalar_type())).contiguous();
     const auto element = element_of(x.scalar_type());
     const auto shape = rows_of(x);
-    out[0] = at::empty(x.sizes(), x.options());
+    auto gradient = at::empty(x.sizes(), x.options());
     rms_norm_backward(g.const_data_ptr(), x.const_data_ptr(), data_or_null(w),
-                      rstd.const_data_ptr(), out[0].mutable_data_ptr(), shape, element,
+                      rstd.const_data_ptr(), gradient.mutable_data_ptr(), shape, element,
                       current_stream());
     if (weight >= 0 && weight_wanted) {
       // The number of parts depends on the shape only, so that sums are equal on all GPUs.
@@ -125,6 +146,8 @@ Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
       out[1] = partials.sum(0).to(in[weight].scalar_type());
     }
     check_launch("rms_norm_backward");
+    // At the end, since the sum may lie in an operand's memory.
+    out[0] = other < 0 ? std::move(gradient) : at::add(gradient, in[other]);
   };
 }
 

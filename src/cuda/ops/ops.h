@@ -38,7 +38,11 @@ Kernel attention(const Arguments& arguments, const OpContext& context);
 Kernel attention_backward(const Arguments& arguments, const OpContext& context);
 
 Kernel rms_norm(const Arguments& arguments, const OpContext& context);
-Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);
+Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);  // and ..._add
+// LibTorch's addition, and the kernel of the norm.
+Kernel add_rms_norm(const Arguments& arguments, const OpContext& context);
+
+Kernel gelu_backward_sum(const Arguments& arguments, const OpContext& context);
 
 Kernel cross_entropy(const Arguments& arguments, const OpContext& context);
 Kernel cross_entropy_backward(const Arguments& arguments, const OpContext& context);
@@ -83,6 +87,13 @@ void drop_elements(const at::Tensor& self, at::Tensor& out, double p,
 
 // Throws Error when the last kernel launch failed. `kernel`: its name.
 void check_launch(const char* kernel);
+
+// Returns whether the tensor is contiguous, and every row a whole number of pieces of 16 bytes.
+bool has_whole_rows(const at::Tensor& tensor);
+
+// Returns the number of ranges of rows whose sums a kernel makes. It depends on the number of rows
+// only, so that sums are equal on all GPUs.
+int64_t parts_of(int64_t rows);
 
 // Returns the tensor's memory, or nullptr for no tensor.
 const void* data_or_null(const at::Tensor& tensor);

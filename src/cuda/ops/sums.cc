@@ -24,13 +24,14 @@ bool are_leading(std::vector<int64_t> dims, int64_t count) {
   return std::ssize(dims) == count - 1;
 }
 
-// Returns whether every row is a whole number of pieces of 16 bytes.
-bool whole(const Tensor& t) {
+}  // namespace
+
+bool has_whole_rows(const Tensor& t) {
   return t.is_contiguous() && t.size(-1) * static_cast<int64_t>(t.element_size()) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
 
-}  // namespace
+int64_t parts_of(int64_t rows) { return std::clamp<int64_t>(rows / 64, 1, 256); }
 
 Kernel sum_over_dims(const Arguments& a, const OpContext& context) {
   constexpr int64_t kFewRows = 256;  // LibTorch's kernel is as fast
@@ -41,12 +42,11 @@ Kernel sum_over_dims(const Arguments& a, const OpContext& context) {
     const auto scalar = x.scalar_type();
     if (x.dim() < 2 || !is_computed(scalar) || exec::scalar_type(type.dtype) != scalar ||
         !are_leading(dims, x.dim()) || x.numel() < kFewRows * x.size(-1) || x.numel() == 0 ||
-        !whole(x)) {
+        !has_whole_rows(x)) {
       return plain(in, out, draw);
     }
     const Rows shape = {x.numel() / x.size(-1), x.size(-1)};
-    // The number of parts depends on the shape only, so that sums are equal on all GPUs.
-    const int64_t parts = std::clamp<int64_t>(shape.rows / 64, 1, 256);
+    const int64_t parts = parts_of(shape.rows);
     const auto partials = at::empty({parts, shape.columns}, x.options().dtype(wide_type(scalar)));
     column_sums(x.const_data_ptr(), partials.mutable_data_ptr(), parts, shape, element_of(scalar),
                 current_stream());

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/lanes_op.h"
 
@@ -76,6 +78,21 @@ PERIGEE_INLINE void backward_elements(const T* g, const T* x, T* d, int64_t n) {
   }
 }
 
+// Adds each row of d to `sum` [n] while it is in the cache.
+template <class Form, class T>
+PERIGEE_INLINE void backward_rows(const T* g, const T* x, T* d, float* sum, int64_t rows,
+                                  int64_t n) {
+  for (int64_t row = 0; row < rows; ++row) {
+    T* to = d + row * n;
+    backward_elements<Form>(g + row * n, x + row * n, to, n);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int64_t count = n - i < kLanes ? n - i : kLanes;
+      const Floats added = load_lanes(to + i, count, 0);
+      store_lanes(sum + i, load_lanes(sum + i, count, 0) + added, count);
+    }
+  }
+}
+
 // A result may share memory with an operand.
 #define PERIGEE_GELU(T)                                                                        \
   PERIGEE_SIMD void forward(const T* x, T* y, int64_t n, bool exact) {                         \
@@ -83,6 +100,11 @@ PERIGEE_INLINE void backward_elements(const T* g, const T* x, T* d, int64_t n) {
   }                                                                                            \
   PERIGEE_SIMD void backward(const T* g, const T* x, T* d, int64_t n, bool exact) {            \
     exact ? backward_elements<Exact>(g, x, d, n) : backward_elements<Approximate>(g, x, d, n); \
+  }                                                                                            \
+  PERIGEE_SIMD void backward_sum(const T* g, const T* x, T* d, float* sum, int64_t rows,       \
+                                 int64_t n, bool exact) {                                      \
+    exact ? backward_rows<Exact>(g, x, d, sum, rows, n)                                        \
+          : backward_rows<Approximate>(g, x, d, sum, rows, n);                                 \
   }
 PERIGEE_GELU(float)
 PERIGEE_GELU(c10::BFloat16)
@@ -127,6 +149,35 @@ Kernel gelu_backward(const Arguments& a) {
         backward(upstream + begin, from + begin, to + begin, end - begin, exact);
       });
     });
+  };
+}
+
+Kernel gelu_backward_sum(const Arguments& a) {
+  if (!has_lanes(a)) return {};
+  return [grad = a.operand("grad_output"), self = a.operand("self"),
+          exact = a.text("approximate", "none") == "none"](std::span<const Tensor> in,
+                                                           std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].contiguous(), g = in[grad].to(x.scalar_type()).contiguous();
+    const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+    out[0] = at::empty(x.sizes(), x.options());
+    // Each thread sums its rows; the partial sums are added in a fixed order.
+    const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
+    const auto partials = at::zeros({parts, n}, x.options().dtype(at::kFloat));
+    dispatch_lanes(x.scalar_type(), [&]<class T>() {
+      const T *upstream = g.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      float* sums = partials.mutable_data_ptr<float>();
+      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+        for (int64_t p = first; p < last; ++p) {
+          const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+          backward_sum(upstream + begin * n, from + begin * n, to + begin * n, sums + p * n,
+                       end - begin, n, exact);
+        }
+      });
+    });
+    if (out.size() > 1) {
+      out[1] = (parts == 1 ? partials[0] : partials.sum(0)).to(x.scalar_type());
+    }
   };
 }
 

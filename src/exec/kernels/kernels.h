@@ -30,6 +30,7 @@ Kernel dropout(const Arguments& arguments);
 // float32 and bfloat16; LibTorch's op for other types and for strided operands.
 Kernel gelu(const Arguments& arguments);
 Kernel gelu_backward(const Arguments& arguments);
+Kernel gelu_backward_sum(const Arguments& arguments);
 
 // float32 and bfloat16, computed in float32.
 Kernel rotary(const Arguments& arguments);
@@ -47,8 +48,12 @@ Kernel product_with_bias(const Arguments& arguments);
 // instructions for bfloat16, else by LibTorch's BLAS.
 Kernel product_in_place(const Arguments& arguments);
 
+// float32, float64 and bfloat16, of a sum and with an addition too: perigee::add_rms_norm and
+// rms_norm_backward_add, add_layer_norm and layer_norm_backward_add.
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);
+Kernel layer_norm(const Arguments& arguments);
+Kernel layer_norm_backward(const Arguments& arguments);
 
 // One pass over the logits each; the gradient may be written over the logits.
 Kernel cross_entropy(const Arguments& arguments);

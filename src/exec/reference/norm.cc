@@ -1,6 +1,8 @@
 // Layer norm of half types, whose statistics are float32 on every device: LibTorch's CPU kernel
-// keeps them in the half type unless weight and bias are float32.
+// keeps them in the half type unless weight and bias are float32. And norms of sums.
 #include <ATen/ATen.h>
+
+#include <array>
 
 #include "base/fail.h"
 #include "exec/reference/ops.h"
@@ -26,24 +28,57 @@ Tensor wide(Operands in, int position, const std::vector<int64_t>& shape, double
 
 Tensor operand_or_none(Operands in, int position) { return position < 0 ? Tensor() : in[position]; }
 
+// aten::native_layer_norm of a tensor that is given apart from the other operands.
+class Forward {
+ public:
+  // `first`: the result that is the output; the statistics follow.
+  Forward(const Arguments& a, size_t first)
+      : weight_(a.optional_operand("weight")),
+        bias_(a.optional_operand("bias")),
+        shape_(a.integers("normalized_shape")),
+        eps_(a.number("eps")),
+        first_(first) {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (a.wanted(first + 1 + i)) types_[i] = scalar_type(a.type(first + 1 + i).dtype);
+    }
+  }
+
+  void operator()(const Tensor& x, Operands in, Results out) const {
+    const bool widen = x.is_cpu() && is_half(x);
+    auto [y, mean, rstd] = at::native_layer_norm(
+        x, shape_, widen ? wide(in, weight_, shape_, 1, x) : operand_or_none(in, weight_),
+        widen ? wide(in, bias_, shape_, 0, x) : operand_or_none(in, bias_), eps_);
+    out[first_] = std::move(y);
+    if (types_[0]) out[first_ + 1] = mean.to(*types_[0]);
+    if (types_[1]) out[first_ + 2] = rstd.to(*types_[1]);
+  }
+
+ private:
+  int weight_, bias_;
+  std::vector<int64_t> shape_;
+  double eps_;
+  size_t first_;
+  std::array<std::optional<at::ScalarType>, 2> types_;  // of mean and rstd, where they are needed
+};
+
+// self + other in self's type.
+Tensor sum_of(const Tensor& self, const Tensor& other) {
+  return at::add(self, other).to(self.scalar_type());
+}
+
 }  // namespace
 
 Kernel layer_norm(const Arguments& a) {
-  std::vector<std::optional<at::ScalarType>> types(3);
-  for (size_t i = 1; i < 3; ++i) {
-    if (a.wanted(i)) types[i] = scalar_type(a.type(i).dtype);
-  }
-  return [self = a.operand("input"), weight = a.optional_operand("weight"),
-          bias = a.optional_operand("bias"), shape = a.integers("normalized_shape"),
-          eps = a.number("eps"), types](Operands in, Results out, const Draw&) {
-    const auto& x = in[self];
-    const bool widen = x.is_cpu() && is_half(x);
-    auto [y, mean, rstd] = at::native_layer_norm(
-        x, shape, widen ? wide(in, weight, shape, 1, x) : operand_or_none(in, weight),
-        widen ? wide(in, bias, shape, 0, x) : operand_or_none(in, bias), eps);
-    out[0] = std::move(y);
-    if (types[1]) out[1] = mean.to(*types[1]);
-    if (types[2]) out[2] = rstd.to(*types[2]);
+  return [norm = Forward(a, 0), self = a.operand("input")](Operands in, Results out, const Draw&) {
+    norm(in[self], in, out);
+  };
+}
+
+Kernel add_layer_norm(const Arguments& a) {
+  return [norm = Forward(a, 1), self = a.operand("self"), other = a.operand("other")](
+             Operands in, Results out, const Draw&) {
+    out[0] = sum_of(in[self], in[other]);
+    norm(out[0], in, out);
   };
 }
 
@@ -54,6 +89,7 @@ Kernel layer_norm_backward(const Arguments& a) {
   return [grad = a.operand("grad_out"), self = a.operand("input"), mean = a.operand("mean"),
           rstd = a.operand("rstd"), weight = a.optional_operand("weight"),
           bias = a.optional_operand("bias"), shape = a.integers("normalized_shape"),
+          other = a.optional_operand("other"),
           mask = std::array<bool, 3>{(*masks)[0], (*masks)[1], (*masks)[2]}](
              Operands in, Results out, const Draw&) {
     const auto& x = in[self];
@@ -69,8 +105,35 @@ Kernel layer_norm_backward(const Arguments& a) {
         widen ? wide(in, bias, shape, 0, x) : operand_or_none(in, bias),
         {mask[0], wanted(1, weight), wanted(2, bias)});
     if (mask[0]) out[0] = std::get<0>(results);
+    if (mask[0] && other >= 0) out[0] = sum_of(out[0], in[other]);
     if (wanted(1, weight)) out[1] = std::get<1>(results).to(in[weight].scalar_type());
     if (wanted(2, bias)) out[2] = std::get<2>(results).to(in[bias].scalar_type());
+  };
+}
+
+Kernel add_rms_norm(const Arguments& a) {
+  // The op without its addition: operands (sum, weight?).
+  Op op{"perigee::rms_norm", {{"self", graph::ValueId{0}}}, {}};
+  const int weight = a.optional_operand("weight");
+  if (weight >= 0) op.args.emplace_back("weight", graph::ValueId{1});
+  op.args.emplace_back("eps", a.number("eps"));
+  op.outputs.assign(a.op().outputs.begin() + 1, a.op().outputs.end());
+  return [self = a.operand("self"), other = a.operand("other"), weight, norm = reference_op(op)](
+             Operands in, Results out, const Draw& draw) {
+    out[0] = sum_of(in[self], in[other]);
+    std::vector<Tensor> operands = {out[0]};
+    if (weight >= 0) operands.push_back(in[weight]);
+    norm(operands, out.subspan(1), draw);
+  };
+}
+
+Kernel rms_norm_backward_add(const Arguments& a) {
+  Op op = a.op();
+  op.name = "perigee::rms_norm_backward";
+  return [other = a.operand("other"), norm = reference_op(op)](Operands in, Results out,
+                                                               const Draw& draw) {
+    norm(in, out, draw);
+    out[0] = sum_of(out[0], in[other]);
   };
 }
 

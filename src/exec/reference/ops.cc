@@ -272,6 +272,18 @@ Kernel swiglu_backward(const Arguments& a) {
   };
 }
 
+// ---- GELU's gradient, with the sum of its rows
+
+Kernel gelu_backward_sum(const Arguments& a) {
+  return [grad = a.operand("grad_output"), self = a.operand("self"),
+          form = a.text("approximate", "none")](Operands in, Results out, const Draw&) {
+    const auto type = in[self].scalar_type();
+    const auto d = at::gelu_backward(widen(in[grad]), widen(in[self]), form);
+    out[0] = d.to(type);
+    put(out, 1, at::sum_to(d, at::IntArrayRef{d.size(-1)}).to(type));
+  };
+}
+
 // ---- RMS norm
 
 Kernel rms_norm(const Arguments& a) {
@@ -421,6 +433,11 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::swiglu_backward", swiglu_backward},
     {"perigee::rms_norm", rms_norm},
     {"perigee::rms_norm_backward", rms_norm_backward},
+    {"perigee::add_rms_norm", add_rms_norm},
+    {"perigee::rms_norm_backward_add", rms_norm_backward_add},
+    {"perigee::add_layer_norm", add_layer_norm},
+    {"perigee::layer_norm_backward_add", layer_norm_backward},
+    {"perigee::gelu_backward_sum", gelu_backward_sum},
     {"perigee::cross_entropy", cross_entropy},
     {"perigee::cross_entropy_backward", cross_entropy_backward},
     {"perigee::nll", nll},

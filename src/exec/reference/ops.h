@@ -14,6 +14,11 @@ Kernel reference_op(const Op& op);
 Kernel layer_norm(const Arguments& arguments);
 Kernel layer_norm_backward(const Arguments& arguments);
 
+// Norms of sums (graph/ops.h): by the kernel of the norm.
+Kernel add_layer_norm(const Arguments& arguments);
+Kernel add_rms_norm(const Arguments& arguments);
+Kernel rms_norm_backward_add(const Arguments& arguments);
+
 // Rounding to eight-bit floats (graph/ops.h), on any device.
 Kernel fp8(const Arguments& arguments);
 Kernel fp8_cast(const Arguments& arguments);

@@ -32,9 +32,10 @@ std::optional<Pattern> group_norm(const Call& call) {
 }
 
 // The length of layer norm's normalized_shape is the number of trailing dims that are not sharded.
+// The gradient may be Partial together with what is added to it.
 template <bool backward>
 std::optional<Pattern> layer_norm(const Call& call) {
-  const int input = call.find("input");
+  const int input = call.find("input") < 0 ? call.find("self") : call.find("input");
   const auto normalized = static_cast<int>(
       call.node().get<std::vector<int64_t>>("normalized_shape", {}).size());
   if (input < 0 || normalized == 0) return {};
@@ -53,7 +54,10 @@ std::optional<Pattern> layer_norm(const Call& call) {
     const bool of_weight = backward && r > 0;
     if (call.has_result(r) && !of_weight) mark(pattern.results[r]);
   }
-  if (backward) pattern.linear = {{call.find("grad_out")}};
+  if (backward) {
+    pattern.linear = {{call.find("grad_out")}};
+    if (const int other = call.find("other"); other >= 0) pattern.linear[0].push_back(other);
+  }
   return pattern;
 }
 
@@ -62,6 +66,8 @@ std::optional<Pattern> layer_norm(const Call& call) {
 void add_norm_rules(Rules& rules) {
   rules.add("aten::native_layer_norm", {layer_norm<false>});
   rules.add("aten::native_layer_norm_backward", {layer_norm<true>});
+  rules.add("perigee::add_layer_norm", {layer_norm<false>});
+  rules.add("perigee::layer_norm_backward_add", {layer_norm<true>});
   rules.add("aten::native_group_norm", {group_norm<false>});
   rules.add("aten::native_group_norm_backward", {group_norm<true>});
   add_text_rules(
@@ -72,6 +78,13 @@ void add_norm_rules(Rules& rules) {
           {"perigee::rms_norm", "self: b* h^, weight?: h -> b* h, b* 1; eps"},
           {"perigee::rms_norm_backward",
            "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1 -> b* h, h; linear(grad)"},
+          {"perigee::add_rms_norm",
+           "self: b* h^, other: b* h, weight?: h -> b* h, b* h, b* 1; eps"},
+          {"perigee::rms_norm_backward_add",
+           "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1, other: b* h -> b* h, h; "
+           "linear(grad other)"},
+          {"perigee::gelu_backward_sum",
+           "grad_output: b+* h, self: b* h -> b* h, h; approximate linear(grad_output)"},
       });
 }
 

@@ -31,6 +31,19 @@ void norms(Cases& cases) {
     if (weight) back.emplace_back("bias", c.real(normalized, false));
     back.emplace_back("output_mask", std::vector<bool>{true, weight, weight});
     c.call("aten::native_layer_norm_backward", back, 3);
+    // The same with an addition before the norm, and after its gradient.
+    auto with_sum = args;
+    with_sum[0] = {"self", input};
+    with_sum.insert(with_sum.begin() + 1, {"other", c.real(shape, false)});
+    c.call("perigee::add_layer_norm", with_sum, 4);
+    back.emplace_back("other", c.real(shape));
+    c.call("perigee::layer_norm_backward_add", back, 3);
+  };
+  cases["perigee::gelu_backward_sum"] = [](Case& c) {
+    const auto shape = c.sizes(4, 1);
+    Args args = {{"grad_output", c.real(shape)}, {"self", c.real(shape, false)}};
+    if (c.coin()) args.emplace_back("approximate", std::string("tanh"));
+    c.call("perigee::gelu_backward_sum", args, 2);
   };
   cases["aten::native_group_norm"] = [](Case& c) {
     const int64_t n = c.size(), groups = c.any(1, 3), channels = groups * c.any(1, 3);
@@ -76,6 +89,16 @@ void norms(Cases& cases) {
     if (weighted) types.push_back(real_type(last));
     c.typed("perigee::rms_norm_backward",
             {{"grad", c.real(shape)}, {"self", self}, {"weight", weight}, {"rstd", saved[1]}},
+            types);
+    c.typed("perigee::add_rms_norm",
+            {{"self", self}, {"other", c.real(shape, false)}, {"weight", weight}, {"eps", 1e-6}},
+            {real_type(shape), real_type(shape), real_type(rows)});
+    c.typed("perigee::rms_norm_backward_add",
+            {{"grad", c.real(shape)},
+             {"self", self},
+             {"weight", weight},
+             {"rstd", saved[1]},
+             {"other", c.real(shape)}},
             types);
   };
   cases["perigee::rotary"] = [](Case& c) {

@@ -1,17 +1,15 @@
 #include "compile/graph/fuse/split_gradients.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
-#include "compile/graph/autocast.h"
 #include "compile/graph/fuse/readers.h"
+#include "compile/graph/fuse/remove_nodes.h"
 
 namespace perigee::compile {
 namespace {
 
 using graph::Graph;
-using graph::NodeId;
 using graph::ValueId;
 
 class SplitGradients {
@@ -54,24 +52,6 @@ class SplitGradients {
   std::vector<bool> sums_;
 };
 
-// Removes nodes, by node, and their results.
-void remove(Local& local, const std::vector<bool>& removed) {
-  auto& graph = local.graph.graph;
-  std::vector<NodeId> moved(removed.size(), -1);
-  std::vector<int> sections;
-  for (size_t n = 0; auto& node : std::exchange(graph.nodes, {})) {
-    if (removed[n]) {
-      for (auto v : node.outputs) graph.values[v.index].producer = -1;
-    } else {
-      if (node.forward_node >= 0) node.forward_node = moved[node.forward_node];
-      moved[n] = append(graph, std::move(node));
-      if (local.stage) sections.push_back(local.stage->section[n]);
-    }
-    ++n;
-  }
-  if (local.stage) local.stage->section = std::move(sections);
-}
-
 }  // namespace
 
 void split_gradients(Local& local) {
@@ -92,7 +72,7 @@ void split_gradients(Local& local) {
   }
   graph.outputs = std::move(all);
   outputs = std::move(placements);
-  remove(local, split.sums());
+  remove_nodes(local, split.sums());
 }
 
 }  // namespace perigee::compile

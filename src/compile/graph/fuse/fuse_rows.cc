@@ -1,0 +1,215 @@
+#include "compile/graph/fuse/fuse_rows.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compile/graph/fuse/remove_nodes.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+namespace {
+
+using graph::DType;
+using graph::Graph;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+
+// A norm or its gradient, and the op that does an addition, too.
+struct Norm {
+  std::string_view op, fused, operand;  // operand: what is normalised
+};
+constexpr Norm kForward[] = {{"aten::native_layer_norm", "perigee::add_layer_norm", "input"},
+                             {"perigee::rms_norm", "perigee::add_rms_norm", "self"}};
+constexpr Norm kBackward[] = {
+    {"aten::native_layer_norm_backward", "perigee::layer_norm_backward_add", "input"},
+    {"perigee::rms_norm_backward", "perigee::rms_norm_backward_add", "self"}};
+
+const Norm* find(std::span<const Norm> norms, std::string_view op) {
+  const auto found = std::ranges::find(norms, op, &Norm::op);
+  return found == norms.end() ? nullptr : &*found;
+}
+
+bool is_low(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
+
+class FuseRows {
+ public:
+  explicit FuseRows(Local& local)
+      : local_(local),
+        graph_(local.graph.graph),
+        readers_(graph_.values.size()),
+        is_output_(graph_.values.size()),
+        removed_(graph_.nodes.size()) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      graph_.nodes[n].each_operand(
+          [&](ValueId v) { readers_[v.index].push_back(static_cast<NodeId>(n)); });
+    }
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) is_output_[output.value.index] = true;
+    }
+  }
+
+  void run() {
+    for (NodeId n = 0; n < std::ssize(graph_.nodes); ++n) {
+      const auto& op = graph_.nodes[n].op;
+      if (op == "aten::gelu_backward") {
+        fuse_gelu(n);
+      } else if (const auto* norm = find(kForward, op)) {
+        fuse_sum(n, *norm);
+      } else if (const auto* backward = find(kBackward, op)) {
+        fuse_gradient(n, *backward);
+      }
+    }
+    remove_nodes(local_, removed_);
+  }
+
+ private:
+  NodeId producer(ValueId v) const { return graph_.values[v.index].producer; }
+  int section(NodeId n) const { return local_.stage ? local_.stage->section[n] : 0; }
+
+  // Returns the operands of an addition of two tensors of one shape, or nothing.
+  std::optional<std::pair<ValueId, ValueId>> terms_of(NodeId n) const {
+    const auto& node = graph_.nodes[n];
+    if (node.op != "aten::add.Tensor" || node.args.size() != 2 || removed_[n]) return {};
+    const auto a = node.get<ValueId>("self", {}), b = node.get<ValueId>("other", {});
+    const auto& shape = graph_.type(node.outputs[0]).shape;
+    if (!a.defined() || !b.defined() || graph_.type(a).shape != shape ||
+        graph_.type(b).shape != shape) {
+      return {};
+    }
+    return std::pair(a, b);
+  }
+
+  // Takes the node out, for which `stands_in` makes its results.
+  void remove(NodeId n, NodeId stands_in) {
+    for (auto& node : graph_.nodes) {
+      if (node.forward_node == n) node.forward_node = stands_in;
+    }
+    graph_.nodes[n].outputs.clear();
+    removed_[n] = true;
+  }
+
+  // Lets the norm add the terms of the sum that it reads.
+  void fuse_sum(NodeId n, const Norm& norm) {
+    auto& node = graph_.nodes[n];
+    const auto sum = node.get<ValueId>(norm.operand, {});
+    const auto addition = producer(sum);
+    if (addition < 0 || section(addition) != section(n)) return;
+    auto terms = terms_of(addition);
+    if (!terms) return;
+    auto [self, other] = *terms;
+    const auto dtype = graph_.type(sum).dtype;
+    if (graph_.type(self).dtype != dtype) std::swap(self, other);
+    const auto added = graph_.type(other).dtype;
+    if (graph_.type(self).dtype != dtype ||
+        (added != dtype && !(dtype == DType::float32 && is_low(added)))) {
+      return;
+    }
+    // The terms live until the norm, which is next to the addition for that, and others read the
+    // sum after it.
+    for (auto between = addition + 1; between < n; ++between) {
+      const auto& op = graph_.nodes[between].op;
+      const bool small = graph::is_view(op) || op == "perigee::reshape" || op == "perigee::cast";
+      if ((!small && !removed_[between]) || reads(between, sum)) return;
+    }
+    std::vector<std::pair<std::string, graph::Arg>> args = {{"self", self}, {"other", other}};
+    for (auto& [name, arg] : node.args) {
+      if (name != norm.operand) args.emplace_back(std::move(name), std::move(arg));
+    }
+    node.op = norm.fused;
+    node.args = std::move(args);
+    node.outputs.insert(node.outputs.begin(), sum);
+    remove(addition, n);
+  }
+
+  // Lets the norm's gradient add the gradient that its only reader adds.
+  void fuse_gradient(NodeId n, const Norm& norm) {
+    auto& node = graph_.nodes[n];
+    const auto gradient = node.outputs[0];
+    if (!gradient.defined() || is_output_[gradient.index] || readers_[gradient.index].size() != 1)
+      return;
+    const auto addition = readers_[gradient.index][0];
+    const auto terms = terms_of(addition);
+    if (!terms || section(addition) != section(n)) return;
+    const auto other = terms->first == gradient ? terms->second : terms->first;
+    const auto sum = graph_.nodes[addition].outputs[0];
+    const auto& type = graph_.type(gradient);
+    if (producer(other) >= n || graph_.type(other) != type || graph_.type(sum) != type) return;
+    node.op = norm.fused;
+    node.args.emplace_back("other", other);
+    node.outputs[0] = sum;
+    graph_.values[gradient.index].producer = -1;
+    readers_[other.index].push_back(n);
+    remove(addition, n);
+  }
+
+  bool reads(NodeId n, ValueId v) const {
+    return !removed_[n] && std::ranges::count(readers_[v.index], n) > 0;
+  }
+
+  // Collects the readers of a value and of its reshapes that keep its columns.
+  void collect_readers(ValueId v, std::vector<NodeId>& all) const {
+    const auto columns = graph_.type(v).shape.back();
+    for (const auto reader : readers_[v.index]) {
+      const auto& node = graph_.nodes[reader];
+      all.push_back(reader);
+      if (node.op != "perigee::reshape" || node.find("part")) continue;
+      const auto& shape = graph_.type(node.outputs[0]).shape;
+      if (!shape.empty() && shape.back() == columns) collect_readers(node.outputs[0], all);
+    }
+  }
+
+  // Lets GELU's gradient make the sum of its rows, which is the gradient of a bias before GELU.
+  void fuse_gelu(NodeId n) {
+    const auto gradient = graph_.nodes[n].outputs[0];
+    const auto type = graph_.type(gradient);
+    if (type.shape.empty()) return;
+    std::vector<NodeId> uses;
+    collect_readers(gradient, uses);
+    for (const auto use : uses) {
+      auto& sum = graph_.nodes[use];
+      if (sum.op != "aten::sum.dim_IntList" || section(use) != section(n)) continue;
+      const auto dims = graph_.type(sum.get<ValueId>("self", {})).shape.size();
+      const auto& result = graph_.type(sum.outputs[0]);
+      if (!sums_rows(sum, static_cast<int64_t>(dims)) || result.dtype != type.dtype) continue;
+      const auto made = graph_.add_value({type.dtype, {type.shape.back()}});
+      readers_.emplace_back();
+      is_output_.push_back(false);
+      auto& node = graph_.nodes[n];
+      node.op = "perigee::gelu_backward_sum";
+      node.outputs.push_back(made);
+      graph_.values[made.index].producer = n;
+      sum.op = "perigee::reshape";
+      sum.args = {{"self", made}};
+      return;
+    }
+  }
+
+  // Returns whether the sum is over all dims but the last of `dims`.
+  static bool sums_rows(const Node& sum, int64_t dims) {
+    auto over = sum.get<std::vector<int64_t>>("dim", {});
+    for (auto& d : over) d += d < 0 ? dims : 0;
+    std::ranges::sort(over);
+    for (int64_t d = 0; d < std::ssize(over); ++d) {
+      if (over[static_cast<size_t>(d)] != d) return false;
+    }
+    return std::ssize(over) == dims - 1;
+  }
+
+  Local& local_;
+  Graph& graph_;
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::vector<bool> is_output_;               // by value
+  std::vector<bool> removed_;                 // by node
+};
+
+}  // namespace
+
+void fuse_rows(Local& local) { FuseRows(local).run(); }
+
+}  // namespace perigee::compile

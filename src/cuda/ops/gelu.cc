@@ -1,0 +1,38 @@
+// GELU's gradient, with the sum of its rows.
+#include <ATen/ATen.h>
+
+#include "cuda/ops/ops.h"
+#include "exec/reference/ops.h"
+
+namespace perigee::cuda {
+namespace {
+
+using Operands = std::span<const at::Tensor>;
+using Results = std::span<at::Tensor>;
+
+}  // namespace
+
+Kernel gelu_backward_sum(const Arguments& a, const OpContext&) {
+  return [grad = a.operand("grad_output"), self = a.operand("self"), sum_wanted = a.wanted(1),
+          exact = a.text("approximate", "none") == "none",
+          math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
+    const auto& x = in[self];
+    const auto g = in[grad].to(x.scalar_type()).contiguous();
+    if (!is_computed(x.scalar_type()) || x.numel() == 0 || !has_whole_rows(x) ||
+        !has_whole_rows(g)) {
+      return math(in, out, draw);
+    }
+    const Rows shape = {x.numel() / x.size(-1), x.size(-1)};
+    const int64_t parts = parts_of(shape.rows);
+    out[0] = at::empty(x.sizes(), x.options());
+    const auto partials = at::empty({parts, shape.columns},
+                                    x.options().dtype(wide_type(x.scalar_type())));
+    gelu_backward_sum(g.const_data_ptr(), x.const_data_ptr(), out[0].mutable_data_ptr(),
+                      partials.mutable_data_ptr(), parts, shape, exact, element_of(x.scalar_type()),
+                      current_stream());
+    check_launch("gelu_backward_sum");
+    if (sum_wanted) out[1] = partials.sum(0).to(x.scalar_type());
+  };
+}
+
+}  // namespace perigee::cuda

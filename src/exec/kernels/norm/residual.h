@@ -1,0 +1,49 @@
+// What is added to the rows that a norm reads, or to the rows of its gradient.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "exec/kernels/element.h"
+
+namespace perigee::exec::kernels {
+
+// Contiguous rows of the type of the others, or of bfloat16 beside float32; or nothing.
+struct Residual {
+  const void* data = nullptr;
+  bool is_low = false;
+};
+
+// `operand`: contiguous.
+inline Residual residual_of(const at::Tensor& operand, at::ScalarType type) {
+  return {operand.const_data_ptr(), operand.scalar_type() != type};
+}
+
+// Returns the type in which a norm is computed.
+inline at::ScalarType wide_type(at::ScalarType type) {
+  return type == at::kBFloat16 ? at::kFloat : type;
+}
+
+// Returns whether the kernels add a tensor of type `other` to one of type `type`.
+inline bool adds(at::ScalarType type, at::ScalarType other) {
+  return other == type || (type == at::kFloat && other == at::kBFloat16);
+}
+
+// to[i] = value(i) + the residual's element begin + i, or value(i) where there is none, for i in
+// [0, n). `to` may be the memory of the residual, or of what value(i) reads for the same i.
+template <class T, class F>
+PERIGEE_INLINE void write_row(T* to, F value, const Residual& residual, int64_t begin, int64_t n) {
+  if (!residual.data) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) store(to, i, value(i));
+  } else if (residual.is_low) {
+    const auto* other = static_cast<const c10::BFloat16*>(residual.data) + begin;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) store(to, i, value(i) + load(other, i));
+  } else {
+    const auto* other = static_cast<const T*>(residual.data) + begin;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) store(to, i, value(i) + load(other, i));
+  }
+}
+
+}  // namespace perigee::exec::kernels

@@ -1,0 +1,182 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+#include "exec/kernels/kernels.h"
+#include "exec/kernels/norm/residual.h"
+#include "exec/reference/ops.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+// y = x * rstd * weight for rows [begin, end) of n elements; rstd [rows]. With a residual, x + residual
+// stands for x, and is written to `sum`.
+template <class T>
+PERIGEE_INLINE void forward_rows(const T* x, const Residual& residual, T* sum, const T* weight,
+                                 T* y, Wide<T>* rstd, int64_t begin, int64_t end, int64_t n,
+                                 Wide<T> eps) {
+  using W = Wide<T>;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* from = x + row * n;
+    T* to = y + row * n;
+    if (residual.data) {
+      write_row(
+          sum + row * n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i); }, residual, row * n,
+          n);
+      from = sum + row * n;
+    }
+    const W squares = lane_sum<W>(
+        n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) * load(from, i); });
+    const W r = 1 / std::sqrt(squares / static_cast<W>(n) + eps);
+    rstd[row] = r;
+    if (weight) {
+      for (int64_t i = 0; i < n; ++i) store(to, i, load(from, i) * r * load(weight, i));
+    } else {
+      for (int64_t i = 0; i < n; ++i) store(to, i, load(from, i) * r);
+    }
+  }
+}
+
+// d_self = (g w - x rstd mean(g w x rstd)) rstd + residual, and adds g x rstd to d_weight [n].
+// d_self may be the memory of g, of x or of the residual.
+template <class T>
+PERIGEE_INLINE void backward_rows(const T* g, const T* x, const T* weight, const Wide<T>* rstd,
+                                  const Residual& residual, T* d_self, Wide<T>* d_weight,
+                                  int64_t begin, int64_t end, int64_t n) {
+  using W = Wide<T>;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* grad = g + row * n;
+    const T* from = x + row * n;
+    T* to = d_self + row * n;
+    const W r = rstd[row];
+    if (weight) {
+      const auto scaled = [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(weight, i); };
+      const W dot = lane_sum<W>(
+          n, [&](int64_t i) PERIGEE_LAMBDA { return scaled(i) * load(from, i); });
+      const W mean = dot * r * r / static_cast<W>(n);
+      if (d_weight) {
+        for (int64_t i = 0; i < n; ++i) d_weight[i] += load(grad, i) * load(from, i) * r;
+      }
+      write_row(
+          to, [&](int64_t i) PERIGEE_LAMBDA { return (scaled(i) - load(from, i) * mean) * r; },
+          residual, row * n, n);
+    } else {
+      const W dot = lane_sum<W>(
+          n, [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(from, i); });
+      const W mean = dot * r * r / static_cast<W>(n);
+      write_row(
+          to, [&](int64_t i) PERIGEE_LAMBDA { return (load(grad, i) - load(from, i) * mean) * r; },
+          residual, row * n, n);
+    }
+  }
+}
+
+#define PERIGEE_RMS_NORM(T)                                                                      \
+  PERIGEE_SIMD void forward(const T* x, const Residual& residual, T* sum, const T* w, T* y,      \
+                            Wide<T>* rstd, int64_t begin, int64_t end, int64_t n, Wide<T> eps) { \
+    forward_rows<T>(x, residual, sum, w, y, rstd, begin, end, n, eps);                           \
+  }                                                                                              \
+  PERIGEE_SIMD void backward(const T* g, const T* x, const T* w, const Wide<T>* rstd,            \
+                             const Residual& residual, T* d_self, Wide<T>* d_weight,             \
+                             int64_t begin, int64_t end, int64_t n) {                            \
+    backward_rows<T>(g, x, w, rstd, residual, d_self, d_weight, begin, end, n);                  \
+  }
+PERIGEE_RMS_NORM(float)
+PERIGEE_RMS_NORM(double)
+PERIGEE_RMS_NORM(c10::BFloat16)
+#undef PERIGEE_RMS_NORM
+
+template <class T>
+const T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr<T>() : nullptr;
+}
+
+}  // namespace
+
+Kernel rms_norm(const Arguments& a) {
+  const int other = a.optional_operand("other");
+  return
+      [self = a.operand("self"), other, first = size_t{other < 0 ? 0u : 1u},
+       weight = a.optional_operand("weight"), eps = a.number("eps"), math = reference_op(a.op())](
+          std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+        const auto type = in[self].scalar_type();
+        if (!has_element(type) || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+          return math(in, out, draw);
+        }
+        const auto x = in[self].contiguous();
+        const auto added = other < 0 ? Tensor() : in[other].contiguous();
+        const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+        const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+        if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
+        out[first] = at::empty(x.sizes(), x.options());
+        auto shape = x.sizes().vec();
+        shape.back() = 1;
+        auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
+        dispatch_element(x.scalar_type(), [&]<class T>() {
+          const T* from = x.const_data_ptr<T>();
+          const auto residual = other < 0 ? Residual() : residual_of(added, type);
+          T* sum = other < 0 ? nullptr : out[0].mutable_data_ptr<T>();
+          T* to = out[first].mutable_data_ptr<T>();
+          auto* r = rstd.mutable_data_ptr<Wide<T>>();
+          at::parallel_for(0, rows, 1 + 32768 / std::max<int64_t>(n, 1),
+                           [&](int64_t begin, int64_t end) {
+                             forward(from, residual, sum, data_or_null<T>(w), to, r, begin, end, n,
+                                     static_cast<Wide<T>>(eps));
+                           });
+        });
+        if (out.size() > first + 1) out[first + 1] = std::move(rstd);
+      };
+}
+
+Kernel rms_norm_backward(const Arguments& a) {
+  return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
+          saved = a.operand("rstd"), other = a.optional_operand("other"),
+          math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
+                                       const Draw& draw) {
+    const auto type = in[self].scalar_type();
+    if (!has_element(type) || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+      return math(in, out, draw);
+    }
+    const auto x = in[self].contiguous();
+    const auto added = other < 0 ? Tensor() : in[other].contiguous();
+    const auto g = in[grad].to(x.scalar_type()).contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    const auto wide = x.options().dtype(wide_type(x.scalar_type()));
+    const auto rstd = in[saved].to(wide.dtype().toScalarType()).contiguous();
+    const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+    out[0] = at::empty(x.sizes(), x.options());
+    // Each thread sums its rows; the partial sums are added in a fixed order.
+    const int64_t parts = weight >= 0
+                              ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1))
+                              : 0;
+    auto partial = parts ? at::zeros({parts, n}, wide) : Tensor();
+    dispatch_element(x.scalar_type(), [&]<class T>() {
+      T* to = out[0].mutable_data_ptr<T>();
+      auto* sums = parts ? partial.mutable_data_ptr<Wide<T>>() : nullptr;
+      const auto residual = other < 0 ? Residual() : residual_of(added, type);
+      const auto run = [&](int64_t begin, int64_t end, Wide<T>* d_weight) {
+        backward(g.const_data_ptr<T>(), x.const_data_ptr<T>(), data_or_null<T>(w),
+                 rstd.const_data_ptr<Wide<T>>(), residual, to, d_weight, begin, end, n);
+      };
+      if (parts) {
+        at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+          for (int64_t p = first; p < last; ++p)
+            run(rows * p / parts, rows * (p + 1) / parts, sums + p * n);
+        });
+      } else {
+        run(0, rows, nullptr);
+      }
+    });
+    if (weight >= 0 && out.size() > 1) {
+      out[1] = parts == 1 ? partial.view({n}) : partial.sum(0);
+      if (out[1].scalar_type() != in[weight].scalar_type())
+        out[1] = out[1].to(in[weight].scalar_type());
+    }
+  };
+}
+
+}  // namespace perigee::exec::kernels

@@ -1,0 +1,194 @@
+// Norms that do the additions beside them, and GELU's gradient with the sum of its rows.
+#include "compile/graph/fuse/fuse_rows.h"
+
+#include <catch2/catch.hpp>
+
+using namespace perigee;
+using graph::Arg;
+using graph::DType;
+using graph::Graph;
+using graph::Output;
+using graph::Phase;
+using graph::TensorType;
+using graph::ValueId;
+using Args = std::vector<std::pair<std::string, Arg>>;
+using Ops = std::vector<std::string>;
+
+namespace {
+
+const TensorType kTokens{DType::float32, {2, 3, 8}}, kMatrix{DType::float32, {6, 8}};
+const TensorType kOfColumns{DType::float32, {8}}, kStatistics{DType::float32, {2, 3, 1}};
+
+struct Sketch {
+  compile::Local local;
+  Graph& graph = local.graph.graph;
+
+  Sketch() { graph.scopes.push_back({"", "Net"}); }
+
+  ValueId input(const TensorType& type = kTokens) {
+    const auto name = "x" + std::to_string(graph.inputs.size());
+    return graph.add_input(graph::Input::Kind::data, name, type);
+  }
+  std::vector<ValueId> several(std::string op, Args args, std::vector<TensorType> types,
+                               Phase phase = Phase::forward) {
+    return graph.add_node(std::move(op), std::move(args), std::move(types), "", phase);
+  }
+  ValueId op(std::string op, Args args, const TensorType& type = kTokens,
+             Phase phase = Phase::forward) {
+    return several(std::move(op), std::move(args), {type}, phase)[0];
+  }
+  ValueId add(ValueId a, ValueId b, const TensorType& type = kTokens) {
+    return op("aten::add.Tensor", {{"self", a}, {"other", b}}, type);
+  }
+  std::vector<ValueId> layer_norm(ValueId x) {
+    return several("aten::native_layer_norm",
+                   {{"input", x},
+                    {"normalized_shape", std::vector<int64_t>{8}},
+                    {"weight", input(kOfColumns)},
+                    {"bias", input(kOfColumns)},
+                    {"eps", 1e-5}},
+                   {graph.type(x), kStatistics, kStatistics});
+  }
+  void output(ValueId v) {
+    const auto name = "result" + std::to_string(graph.outputs.size());
+    graph.outputs.push_back({Output::Kind::result, name, v});
+  }
+  Ops fused() {
+    compile::fuse_rows(local);
+    graph::verify(graph::eliminate_dead_code(graph));
+    Ops list;
+    for (const auto& node : graph.nodes) list.push_back(node.op);
+    return list;
+  }
+};
+
+// The gradient of GELU, which a product reads by rows, and the sum of these rows.
+struct Gelu : Sketch {
+  ValueId gradient, rows, sum;
+
+  explicit Gelu(std::vector<int64_t> over = {0}) {
+    gradient = op(
+        "aten::gelu_backward",
+        {{"grad_output", input()}, {"self", input()}, {"approximate", std::string("tanh")}},
+        kTokens, Phase::backward);
+    rows = op("perigee::reshape", {{"self", gradient}}, kMatrix, Phase::backward);
+    output(rows);
+    sum = op(
+        "aten::sum.dim_IntList", {{"self", rows}, {"dim", over}, {"keepdim", true}},
+        over.front() == 0 ? TensorType{DType::float32, {1, 8}} : TensorType{DType::float32, {6, 1}},
+        Phase::backward);
+    output(sum);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a norm adds the terms of the sum that it reads, which others read after it") {
+  Sketch s;
+  const auto a = s.input(), b = s.input();
+  const auto sum = s.add(a, b);
+  const auto norm = s.layer_norm(sum);
+  for (const auto v : norm) s.output(v);
+  s.output(s.op("aten::neg", {{"self", sum}}));
+  REQUIRE(s.fused() == Ops{"perigee::add_layer_norm", "aten::neg"});
+  const auto& node = s.graph.nodes[0];
+  CHECK(node.get<ValueId>("self", {}) == a);
+  CHECK(node.get<ValueId>("other", {}) == b);
+  CHECK(node.outputs == std::vector{sum, norm[0], norm[1], norm[2]});
+}
+
+TEST_CASE("an RMS norm adds a term of a low precision, in either order") {
+  const bool low_first = GENERATE(false, true);
+  Sketch s;
+  const auto wide = s.input(), low = s.input({DType::bfloat16, kTokens.shape});
+  const auto sum = low_first ? s.add(low, wide) : s.add(wide, low);
+  s.output(
+      s.several("perigee::rms_norm", {{"self", sum}, {"eps", 1e-5}}, {kTokens, kStatistics})[0]);
+  REQUIRE(s.fused() == Ops{"perigee::add_rms_norm"});
+  CHECK(s.graph.nodes[0].get<ValueId>("self", {}) == wide);
+  CHECK(s.graph.nodes[0].get<ValueId>("other", {}) == low);
+}
+
+TEST_CASE("sums stay apart from norms that are far away, or that do not add whole terms") {
+  const auto stays = [](auto make) {
+    Sketch s;
+    make(s);
+    Ops before;
+    for (const auto& node : s.graph.nodes) before.push_back(node.op);
+    CHECK(s.fused() == before);
+  };
+  stays([](Sketch& s) {  // a reader before the norm
+    const auto sum = s.add(s.input(), s.input());
+    s.output(s.op("perigee::reshape", {{"self", sum}}, kMatrix));
+    s.output(s.layer_norm(sum)[0]);
+  });
+  stays([](Sketch& s) {  // other work before the norm
+    const auto sum = s.add(s.input(), s.input());
+    s.output(s.op("aten::neg", {{"self", s.input()}}));
+    s.output(s.layer_norm(sum)[0]);
+  });
+  stays([](Sketch& s) {  // a term that is broadcast
+    s.output(s.layer_norm(s.add(s.input(), s.input({DType::float32, {3, 8}})))[0]);
+  });
+  stays([](Sketch& s) {  // a product of the sum
+    const auto sum = s.op("aten::add.Tensor",
+                          {{"self", s.input()}, {"other", s.input()}, {"alpha", 2.0}});
+    s.output(s.layer_norm(sum)[0]);
+  });
+  stays([](Sketch& s) {  // another stage's section
+    s.output(s.layer_norm(s.add(s.input(), s.input()))[0]);
+    s.local.stage.emplace().section = {0, 1};
+  });
+}
+
+TEST_CASE("the gradient of a norm adds another gradient, unless that is made later") {
+  const auto late = GENERATE(false, true);
+  Sketch s;
+  const auto norm = s.layer_norm(s.input());
+  const auto x = s.graph.nodes[0].get<ValueId>("input", {});
+  s.output(norm[0]);
+  const auto make_other = [&] { return s.op("aten::neg", {{"self", s.input()}}); };
+  auto other = late ? ValueId{} : make_other();
+  const auto back = s.several("aten::native_layer_norm_backward",
+                              {{"grad_out", s.input()},
+                               {"input", x},
+                               {"normalized_shape", std::vector<int64_t>{8}},
+                               {"mean", norm[1]},
+                               {"rstd", norm[2]},
+                               {"weight", s.input(kOfColumns)},
+                               {"bias", s.input(kOfColumns)},
+                               {"output_mask", std::vector<bool>{true, true, true}}},
+                              {kTokens, kOfColumns, kOfColumns}, Phase::backward);
+  if (late) other = make_other();
+  const auto sum = s.add(other, back[0]);
+  for (const auto v : {sum, back[1], back[2]}) s.output(v);
+  const auto ops = s.fused();
+  if (late) {
+    REQUIRE(ops == Ops{"aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::neg",
+                       "aten::add.Tensor"});
+    return;
+  }
+  REQUIRE(ops == Ops{"aten::native_layer_norm", "aten::neg", "perigee::layer_norm_backward_add"});
+  CHECK(s.graph.nodes[2].get<ValueId>("other", {}) == other);
+  CHECK(s.graph.nodes[2].outputs == std::vector{sum, back[1], back[2]});
+}
+
+TEST_CASE("GELU's gradient makes the sum of its rows") {
+  Gelu g;
+  REQUIRE(g.fused() == Ops{"perigee::gelu_backward_sum", "perigee::reshape", "perigee::reshape"});
+  const auto& back = g.graph.nodes[0];
+  CHECK(back.get<std::string>("approximate", "") == "tanh");
+  REQUIRE(back.outputs.size() == 2);
+  CHECK(back.outputs[0] == g.gradient);
+  CHECK(g.graph.type(back.outputs[1]) == kOfColumns);
+  CHECK(g.graph.nodes[2].get<ValueId>("self", {}) == back.outputs[1]);
+  CHECK(g.graph.nodes[2].outputs[0] == g.sum);
+}
+
+TEST_CASE("sums over columns, and those in another section of a stage, stay") {
+  const Ops before = {"aten::gelu_backward", "perigee::reshape", "aten::sum.dim_IntList"};
+  CHECK(Gelu({1}).fused() == before);
+  Gelu g;
+  g.local.stage.emplace().section = {1, 1, 2};
+  CHECK(g.fused() == before);
+}
