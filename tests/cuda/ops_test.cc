@@ -362,6 +362,18 @@ TEST_CASE("GELU's gradient is identical on every device, with the sum of its row
                   {{"approximate", form}}, {{dtype, {3, 67, columns}}, {dtype, {columns}}}, sums);
 }
 
+TEST_CASE("SwiGLU is identical on every device, with its gradients") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
+  const std::vector<int64_t> shape = {3, 67, 130};
+  const graph::TensorType whole{dtype_of(type), shape};
+  seed(11);
+  const auto gate = at::randn(shape, at::kDouble).to(type), up = at::randn(shape).to(type);
+  same_everywhere("perigee::swiglu", {{"gate", gate}, {"up", up}}, {}, {whole}, tolerance(type));
+  same_everywhere("perigee::swiglu_backward",
+                  {{"grad", at::randn(shape).to(type)}, {"gate", gate}, {"up", up}}, {},
+                  {whole, whole}, tolerance(type));
+}
+
 TEST_CASE("cross entropy is identical on every device, with its gradients") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);

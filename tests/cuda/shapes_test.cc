@@ -32,6 +32,18 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                    {"rstd", at::rand({rows, 1})},
                    {"weight", weight}},
                   {}, {{dtype, {rows, columns}}, {dtype, {columns}}}, tolerance(type));
+  // Operands that begin at other bytes of 16 than the results, or all at the same.
+  const bool alike = GENERATE(false, true);
+  const auto other = alike ? shifted({rows, columns}, type) : at::randn({rows, columns}).to(type);
+  same_everywhere("perigee::add_rms_norm", {{"self", x}, {"other", other}, {"weight", weight}},
+                  {{"eps", 1e-5}}, {norm[0], norm[0], norm[1]}, 2 * tolerance(type));
+  same_everywhere("perigee::rms_norm_backward_add",
+                  {{"grad", shifted({rows, columns}, type)},
+                   {"self", x},
+                   {"rstd", at::rand({rows, 1})},
+                   {"weight", weight},
+                   {"other", other}},
+                  {}, {{dtype, {rows, columns}}, {dtype, {columns}}}, 2 * tolerance(type));
   auto target = at::randint(columns, {rows}, at::kLong);
   if (rows > 1) target[1] = -100;
   const Args loss = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.1}};
@@ -43,6 +55,45 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                    {"target", target},
                    {"logsumexp", at::logsumexp(x.to(at::kFloat), {1})}},
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
+}
+
+TEST_CASE("casts to eight bits take any shape, by rows and by columns, and magnitudes any size") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t rows = GENERATE(0, 1, 63, 130), columns = GENERATE(1, 16, 65, 200);
+  const bool aligned = GENERATE(true, false);
+  seed(13);
+  const auto made = shifted({rows, columns}, type);
+  const auto x = aligned ? made.clone() : made;
+  for (const auto& self : {x, x.t()}) {
+    same_everywhere("perigee::fp8_cast", {{"self", self}, {"scale", at::full({}, 37.0f)}},
+                    {{"format", std::string("e4m3")}}, {{DType::float8_e4m3, self.sizes().vec()}},
+                    0);
+    same_everywhere("perigee::fp8_amax", {{"self", self}}, {}, {{DType::float32, {}}}, 0);
+  }
+  if (rows < 2) return;
+  auto bad = x.clone();
+  bad[1][0] = std::nan("");
+  same_everywhere("perigee::fp8_amax", {{"self", bad}}, {}, {{DType::float32, {1}}}, 0);
+  // The largest element is the last one of several pieces.
+  auto many = at::rand({70001}).to(type);
+  many[70000] = -2;
+  same_everywhere("perigee::fp8_amax", {{"self", many}}, {}, {{DType::float32, {}}}, 0);
+}
+
+TEST_CASE("SwiGLU takes any number of elements, at any address") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t n = GENERATE(0, 1, 7, 8, 2051, 70000);
+  const bool aligned = GENERATE(true, false);
+  seed(12);
+  const graph::TensorType whole{dtype_of(type), {n}};
+  const auto make = [&] {
+    const auto made = shifted({n}, type);
+    return aligned ? made.clone() : made;
+  };
+  const auto gate = make(), up = make();
+  same_everywhere("perigee::swiglu", {{"gate", gate}, {"up", up}}, {}, {whole}, tolerance(type));
+  same_everywhere("perigee::swiglu_backward", {{"grad", make()}, {"gate", gate}, {"up", up}}, {},
+                  {whole, whole}, tolerance(type));
 }
 
 TEST_CASE("GELU's gradient takes any number of rows, and rows that are not whole pieces") {

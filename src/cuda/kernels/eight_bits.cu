@@ -1,4 +1,4 @@
-// Numbers rounded to eight-bit floats.
+// Numbers rounded to eight-bit floats, and the largest magnitudes that their scales are made of.
 #include <cuda_fp8.h>
 
 #include "cuda/kernels/element.cuh"
@@ -7,15 +7,80 @@ namespace perigee::cuda {
 namespace {
 
 // Rounds to nearest even, saturating; NaN stays NaN.
+template <class W>
+__device__ uint8_t rounded(W x, float factor, __nv_fp8_interpretation_t format) {
+  return __nv_cvt_float_to_fp8(static_cast<float>(x) * factor, __NV_SATFINITE, format);
+}
+
 template <class T>
 __global__ void cast(const T* x, const float* scale, uint8_t* y, int64_t n,
                      __nv_fp8_interpretation_t format) {
   const float factor = *scale;
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
-    y[i] = __nv_cvt_float_to_fp8(static_cast<float>(load(x, i)) * factor, __NV_SATFINITE, format);
+    y[i] = rounded(load(x, i), factor, format);
   }
 }
+
+// As many numbers at a time as a pack of T has; x and y begin at multiples of their accesses.
+template <class T>
+__global__ void cast_packs(const T* x, const float* scale, uint8_t* y, int64_t packs,
+                           __nv_fp8_interpretation_t format) {
+  constexpr int kEach = Pack<T>::kElements;
+  struct alignas(kEach) Bytes {
+    uint8_t values[kEach];
+  };
+  const float factor = *scale;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < packs; i += step) {
+    const auto pack = load_pack(x + i * kEach);
+    Bytes bytes;
+    for (int j = 0; j < kEach; ++j) bytes.values[j] = rounded(load(pack.values, j), factor, format);
+    reinterpret_cast<Bytes*>(y)[i] = bytes;
+  }
+}
+
+// A block has a tile of 64 rows and 64 columns of x, and writes it by columns.
+constexpr int kTile = 64;
+template <class T>
+__global__ void cast_transposed(const T* x, const float* scale, uint8_t* y, Rows shape,
+                                __nv_fp8_interpretation_t format) {
+  __shared__ uint8_t tile[kTile][kTile + 4];  // by column; of other banks than its neighbours
+  const float factor = *scale;
+  const int64_t row = int64_t{blockIdx.x} * kTile, column = int64_t{blockIdx.y} * kTile;
+  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
+    const int r = i / kTile, c = i % kTile;
+    if (row + r < shape.rows && column + c < shape.columns) {
+      tile[c][r] = rounded(load(x, (row + r) * shape.columns + column + c), factor, format);
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
+    const int r = i % kTile, c = i / kTile;
+    if (row + r < shape.rows && column + c < shape.columns) {
+      y[(column + c) * shape.rows + row + r] = tile[c][r];
+    }
+  }
+}
+
+// The larger number, or NaN where one of them is.
+__device__ inline float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
+
+// The largest magnitudes of pieces of x, one for each block.
+template <class T>
+__global__ void magnitudes(const T* x, float* largest, int64_t n) {
+  const int64_t each = (n + gridDim.x - 1) / gridDim.x, begin = each * blockIdx.x;
+  const int64_t count = n - begin < each ? n - begin : each;
+  float most = 0;
+  for_row(x + begin, count < 0 ? 0 : count, elements_to_pack(x + begin),
+          [&](int64_t, const auto& values) {
+            for (const auto& value : values) most = larger(fabsf(static_cast<float>(value)), most);
+          });
+  most = block_reduce(most, larger);
+  if (threadIdx.x == 0) largest[blockIdx.x] = most;
+}
+
+__nv_fp8_interpretation_t format_of(bool e5m2) { return e5m2 ? __NV_E5M2 : __NV_E4M3; }
 
 }  // namespace
 
@@ -24,9 +89,43 @@ void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, E
   if (n == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    launch(cast<T>, blocks_for(n, 4), kThreads, stream, static_cast<const T*>(x), scale,
-           static_cast<uint8_t*>(y), n, e5m2 ? __NV_E5M2 : __NV_E4M3);
+    constexpr int kEach = Pack<T>::kElements;
+    const auto* from = static_cast<const T*>(x);
+    auto* to = static_cast<uint8_t*>(y);
+    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
+                         reinterpret_cast<uintptr_t>(y) % kEach == 0;
+    const int64_t packs = aligned ? n / kEach : 0, rest = n - packs * kEach;
+    if (packs > 0) {
+      launch(cast_packs<T>, blocks_for(packs), kThreads, stream, from, scale, to, packs,
+             format_of(e5m2));
+    }
+    if (rest > 0) {
+      launch(cast<T>, blocks_for(rest, 4), kThreads, stream, from + packs * kEach, scale,
+             to + packs * kEach, rest, format_of(e5m2));
+    }
   });
+}
+
+void cast_transposed_to_eight_bits(const void* x, const float* scale, void* y, Rows shape,
+                                   Element element, bool e5m2, cudaStream_t stream) {
+  if (shape.rows * shape.columns == 0) return;
+  dispatch_floating(element, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const dim3 grid(static_cast<unsigned>((shape.rows + kTile - 1) / kTile),
+                    static_cast<unsigned>((shape.columns + kTile - 1) / kTile));
+    launch(cast_transposed<T>, grid, kThreads, stream, static_cast<const T*>(x), scale,
+           static_cast<uint8_t*>(y), shape, format_of(e5m2));
+  });
+}
+
+void largest_magnitude(const void* x, float* partials, int64_t parts, float* out, int64_t n,
+                       Element element, cudaStream_t stream) {
+  dispatch_floating(element, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(magnitudes<T>, static_cast<unsigned>(parts), kThreads, stream, static_cast<const T*>(x),
+           partials, n);
+  });
+  launch(magnitudes<float>, 1, kThreads, stream, static_cast<const float*>(partials), out, parts);
 }
 
 }  // namespace perigee::cuda

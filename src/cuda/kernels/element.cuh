@@ -99,6 +99,24 @@ __device__ void store_values(T* p, int64_t i, const Wide<T> (&values)[n]) {
   }
 }
 
+// Reads the elements that store_values writes.
+template <class T, int n>
+__device__ void load_values(const T* p, int64_t i, Wide<T> (&values)[n]) {
+  if constexpr (n == 1) {
+    values[0] = load(p, i);
+  } else {
+    static_assert(n == Pack<T>::kElements);
+    const auto pack = load_pack(p + i);
+    for (int j = 0; j < n; ++j) values[j] = load(pack.values, j);
+  }
+}
+
+// Returns whether packs of both begin at the same elements.
+template <class T>
+__host__ __device__ bool are_aligned(const T* a, const T* b) {
+  return (reinterpret_cast<uintptr_t>(a) - reinterpret_cast<uintptr_t>(b)) % 16 == 0;
+}
+
 // Calls f with a null pointer of the element type. The functions of cuda/ops refuse other
 // types before.
 template <class F>

@@ -134,18 +134,28 @@ void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScal
 
 // ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
 
-// y = x * rstd * weight (or nullptr: 1) [rows, columns], rstd [rows].
-void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape, double eps,
-              Element element, cudaStream_t stream);
+// y = x * rstd * weight (or nullptr: 1) [rows, columns], rstd [rows]. With other (or nullptr), sum = x
+// + other stands for x; sum may be x or other.
+void rms_norm(const void* x, const void* other, void* sum, const void* weight, void* y, void* rstd,
+              Rows shape, double eps, Element element, cudaStream_t stream);
 
-// d_x = (g w - x rstd mean(g w x rstd)) rstd.
+// d_x = (g w - x rstd mean(g w x rstd)) rstd + other (or nullptr: 0). d_x may be g, x or other.
 void rms_norm_backward(const void* g, const void* x, const void* weight, const void* rstd,
-                       void* d_x, Rows shape, Element element, cudaStream_t stream);
+                       const void* other, void* d_x, Rows shape, Element element,
+                       cudaStream_t stream);
 
 // partials [parts, columns] of rstd's type: row p sums g x rstd over the p-th of `parts` ranges
 // of rows.
 void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
                      Rows shape, Element element, cudaStream_t stream);
+
+// ---- swiglu.cu: float32, float64, bfloat16, float16; n elements. A result may be an operand.
+
+// y = silu(gate) * up.
+void swiglu(const void* gate, const void* up, void* y, int64_t n, Element element,
+            cudaStream_t stream);
+void swiglu_backward(const void* g, const void* gate, const void* up, void* d_gate, void* d_up,
+                     int64_t n, Element element, cudaStream_t stream);
 
 // ---- sequence.cu: float32, float64, bfloat16, float16.
 
@@ -174,6 +184,14 @@ void merge_attention(const Attended& self, const Attended& other, void* output, 
 // y = x * scale as E4M3 or E5M2, to nearest even, saturating; n of them.
 void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, Element element,
                         bool e5m2, cudaStream_t stream);
+// y [columns, rows] = the same of the transpose of x [rows, columns]; at most 65,535 * 64 columns.
+void cast_transposed_to_eight_bits(const void* x, const float* scale, void* y, Rows shape,
+                                   Element element, bool e5m2, cudaStream_t stream);
+
+// out = the largest magnitude of n elements, 0 of none; NaN where one is NaN. partials [parts], at
+// least one, is workspace.
+void largest_magnitude(const void* x, float* partials, int64_t parts, float* out, int64_t n,
+                       Element element, cudaStream_t stream);
 
 // ---- cross_entropy.cu: logits [rows, columns] of float32, float64, bfloat16 or float16;
 // logsumexp and upstream gradient are float32 or, for float64, float64.

@@ -83,42 +83,27 @@ Kernel cross_entropy_backward(const Arguments& a, const OpContext& context) {
   };
 }
 
-namespace {
-
-// The norm of a tensor that is given apart from the other operands. `first`: the result that is the
-// output.
-auto norm_of(const Arguments& a, size_t first) {
+Kernel rms_norm(const Arguments& a, const OpContext&) {
+  const int other = a.optional_operand("other");
+  const size_t first = other < 0 ? 0 : 1;  // the result that is the output
   const auto type = a.wanted(first + 1) ? std::optional(exec::scalar_type(a.type(first + 1).dtype))
                                         : std::nullopt;
-  return [weight = a.optional_operand("weight"), eps = a.number("eps"), type, first](
-             const Tensor& self, Operands in, Results out) {
-    const auto x = self.contiguous();
+  return [self = a.operand("self"), other, first, weight = a.optional_operand("weight"),
+          eps = a.number("eps"), type](Operands in, Results out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto added = other < 0 ? Tensor() : in[other].to(x.scalar_type()).contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
     auto shape = x.sizes().vec();
     shape.back() = 1;
+    if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
     out[first] = at::empty(x.sizes(), x.options());
     const auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
-    rms_norm(x.const_data_ptr(), data_or_null(w), out[first].mutable_data_ptr(),
-             rstd.mutable_data_ptr(), rows_of(x), eps, element_of(x.scalar_type()),
-             current_stream());
+    rms_norm(x.const_data_ptr(), data_or_null(added),
+             other < 0 ? nullptr : out[0].mutable_data_ptr(), data_or_null(w),
+             out[first].mutable_data_ptr(), rstd.mutable_data_ptr(), rows_of(x), eps,
+             element_of(x.scalar_type()), current_stream());
     check_launch("rms_norm");
     if (type) out[first + 1] = rstd.to(*type);
-  };
-}
-
-}  // namespace
-
-Kernel rms_norm(const Arguments& a, const OpContext&) {
-  return [norm = norm_of(a, 0), self = a.operand("self")](Operands in, Results out, const Draw&) {
-    norm(in[self], in, out);
-  };
-}
-
-Kernel add_rms_norm(const Arguments& a, const OpContext&) {
-  return [norm = norm_of(a, 1), self = a.operand("self"), other = a.operand("other")](
-             Operands in, Results out, const Draw&) {
-    out[0] = at::add(in[self], in[other]);
-    norm(out[0], in, out);
   };
 }
 
@@ -128,15 +113,14 @@ Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
           weight_wanted = a.wanted(1)](Operands in, Results out, const Draw&) {
     const auto x = in[self].contiguous();
     const auto g = in[grad].to(x.scalar_type()).contiguous();
+    const auto added = other < 0 ? Tensor() : in[other].to(x.scalar_type()).contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
     const auto wide = x.options().dtype(wide_type(x.scalar_type()));
     const auto rstd = in[saved].to(wide_type(x.scalar_type())).contiguous();
     const auto element = element_of(x.scalar_type());
     const auto shape = rows_of(x);
-    auto gradient = at::empty(x.sizes(), x.options());
-    rms_norm_backward(g.const_data_ptr(), x.const_data_ptr(), data_or_null(w),
-                      rstd.const_data_ptr(), gradient.mutable_data_ptr(), shape, element,
-                      current_stream());
+    out[0] = at::empty(x.sizes(), x.options());
+    // First, since d_self may lie in the memory of an operand.
     if (weight >= 0 && weight_wanted) {
       // The number of parts depends on the shape only, so that sums are equal on all GPUs.
       const int64_t parts = std::clamp<int64_t>(shape.rows / 64, 1, 64);
@@ -145,9 +129,10 @@ Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
                       partials.mutable_data_ptr(), parts, shape, element, current_stream());
       out[1] = partials.sum(0).to(in[weight].scalar_type());
     }
+    rms_norm_backward(g.const_data_ptr(), x.const_data_ptr(), data_or_null(w),
+                      rstd.const_data_ptr(), data_or_null(added), out[0].mutable_data_ptr(), shape,
+                      element, current_stream());
     check_launch("rms_norm_backward");
-    // At the end, since the sum may lie in an operand's memory.
-    out[0] = other < 0 ? std::move(gradient) : at::add(gradient, in[other]);
   };
 }
 

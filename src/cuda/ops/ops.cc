@@ -18,7 +18,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"aten::mm", product},
       {"aten::sum.dim_IntList", sum_over_dims},
       {"perigee::accumulate_", accumulate},
-      {"perigee::add_rms_norm", add_rms_norm},
+      {"perigee::add_rms_norm", rms_norm},
       {"perigee::attention", attention},
       {"perigee::attention_backward", attention_backward},
       {"perigee::clip_scale", clip_scale},
@@ -27,6 +27,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::cross_entropy_backward", cross_entropy_backward},
       {"perigee::dropout", dropout},
       {"perigee::examine_step_", examine_step},
+      {"perigee::fp8_amax", fp8_amax},
       {"perigee::fp8_cast", fp8_cast},
       {"perigee::full", full},
       {"perigee::gelu_backward_sum", gelu_backward_sum},
@@ -41,6 +42,8 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::rotary_backward", rotary_backward},
       {"perigee::scale_", scale},
       {"perigee::squared_norm", squared_norm},
+      {"perigee::swiglu", swiglu},
+      {"perigee::swiglu_backward", swiglu_backward},
       {"perigee::update_loss_scale_", update_loss_scale},
   };
   if (const auto found = own.find(op.name); found != own.end()) {

@@ -37,12 +37,13 @@ Kernel dropout(const Arguments& arguments, const OpContext& context);
 Kernel attention(const Arguments& arguments, const OpContext& context);
 Kernel attention_backward(const Arguments& arguments, const OpContext& context);
 
+// With an addition too: perigee::add_rms_norm and rms_norm_backward_add.
 Kernel rms_norm(const Arguments& arguments, const OpContext& context);
-Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);  // and ..._add
-// LibTorch's addition, and the kernel of the norm.
-Kernel add_rms_norm(const Arguments& arguments, const OpContext& context);
+Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);
 
 Kernel gelu_backward_sum(const Arguments& arguments, const OpContext& context);
+Kernel swiglu(const Arguments& arguments, const OpContext& context);
+Kernel swiglu_backward(const Arguments& arguments, const OpContext& context);
 
 Kernel cross_entropy(const Arguments& arguments, const OpContext& context);
 Kernel cross_entropy_backward(const Arguments& arguments, const OpContext& context);
@@ -51,6 +52,7 @@ Kernel rotary(const Arguments& arguments, const OpContext& context);
 Kernel rotary_backward(const Arguments& arguments, const OpContext& context);
 Kernel merge_attention(const Arguments& arguments, const OpContext& context);
 Kernel fp8_cast(const Arguments& arguments, const OpContext& context);
+Kernel fp8_amax(const Arguments& arguments, const OpContext& context);
 
 Kernel sum_over_dims(const Arguments& arguments, const OpContext& context);
 

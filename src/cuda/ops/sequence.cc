@@ -1,4 +1,4 @@
-// Rotary position embedding, merged attention and eight-bit casts.
+// Rotary position embedding and merged attention.
 #include <ATen/ATen.h>
 
 #include "cuda/ops/ops.h"
@@ -67,21 +67,6 @@ Kernel merge_attention(const Arguments& a, const OpContext&) {
                     current_stream());
     check_launch("merge_attention");
     if (out.size() > 1) out[1] = sums;
-  };
-}
-
-Kernel fp8_cast(const Arguments& a, const OpContext&) {
-  const auto format = a.text("format");
-  if (format != "e4m3" && format != "e5m2") return {};
-  return [self = a.operand("self"), scale = a.operand("scale"), wide = format == "e5m2",
-          math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
-    if (!is_computed(in[self].scalar_type())) return math(in, out, draw);
-    const auto x = in[self].contiguous();
-    out[0] = at::empty(x.sizes(), x.options().dtype(wide ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn));
-    cast_to_eight_bits(x.const_data_ptr(), in[scale].const_data_ptr<float>(),
-                       out[0].mutable_data_ptr(), x.numel(), element_of(x.scalar_type()), wide,
-                       current_stream());
-    check_launch("fp8_cast");
   };
 }
 

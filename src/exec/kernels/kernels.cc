@@ -21,6 +21,8 @@ Kernel cpu_kernel(const Op& op) {
       {"aten::gelu", kernels::gelu},
       {"aten::gelu_backward", kernels::gelu_backward},
       {"aten::mm", kernels::product},
+      {"aten::native_layer_norm", kernels::layer_norm},
+      {"aten::native_layer_norm_backward", kernels::layer_norm_backward},
       {"perigee::accumulate_", kernels::accumulate},
       {"perigee::adafactor_", kernels::adafactor},
       {"perigee::adafactor_moments_", kernels::adafactor_moments},

@@ -49,7 +49,8 @@ Kernel product_with_bias(const Arguments& arguments);
 Kernel product_in_place(const Arguments& arguments);
 
 // float32, float64 and bfloat16, of a sum and with an addition too: perigee::add_rms_norm and
-// rms_norm_backward_add, add_layer_norm and layer_norm_backward_add.
+// rms_norm_backward_add, add_layer_norm and layer_norm_backward_add. A norm has the same bits with
+// and without the addition before it.
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);
 Kernel layer_norm(const Arguments& arguments);
