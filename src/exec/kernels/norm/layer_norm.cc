@@ -79,21 +79,19 @@ PERIGEE_INLINE void backward_rows(const Backward<T>& b, Wide<T>* d_weight, Wide<
     const T *grad = b.grad + row * n, *from = b.x + row * n;
     const W mean = b.mean[row], rstd = b.rstd[row];
     const auto scaled = [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * weight[i]; };
+    const auto centred = [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) - mean; };
     const W sum = lane_sum<W>(n, scaled) / static_cast<W>(n);
-    const W dot = lane_sum<W>(
-        n, [&](int64_t i) PERIGEE_LAMBDA { return scaled(i) * (load(from, i) - mean); });
+    const W dot = lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA { return scaled(i) * centred(i); });
     const W slope = dot * rstd * rstd / static_cast<W>(n);
     T* to = b.d_x + row * n;
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      d_weight[i] += load(grad, i) * (load(from, i) - mean) * rstd;
+      d_weight[i] += load(grad, i) * centred(i) * rstd;
     }
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) d_bias[i] += load(grad, i);
     write_row(
-        to,
-        [&](int64_t i)
-            PERIGEE_LAMBDA { return (scaled(i) - sum - (load(from, i) - mean) * slope) * rstd; },
+        to, [&](int64_t i) PERIGEE_LAMBDA { return (scaled(i) - sum - centred(i) * slope) * rstd; },
         b.residual, row * n, n);
   }
 }
@@ -146,12 +144,12 @@ Kernel layer_norm(const Arguments& a) {
     const auto x = in[self].contiguous();
     const auto added = other < 0 ? Tensor() : in[other].contiguous();
     const auto options = x.options().dtype(wide_type(type));
-    const auto w = wide(in, weight, n, 1, options), b = wide(in, bias, n, 0, options);
     auto shape = x.sizes().vec();
     std::fill(shape.end() - std::ssize(normalized), shape.end(), 1);
     if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
     out[first] = at::empty(x.sizes(), x.options());
     const auto mean = at::empty(shape, options), rstd = at::empty(shape, options);
+    const auto w = wide(in, weight, n, 1, options), b = wide(in, bias, n, 0, options);
     dispatch_element(type, [&]<class T>() {
       using W = Wide<T>;
       const Forward<T> f{x.const_data_ptr<T>(),
@@ -190,10 +188,10 @@ Kernel layer_norm_backward(const Arguments& a) {
     const auto x = in[self].contiguous(), g = in[grad].to(type).contiguous();
     const auto added = other < 0 ? Tensor() : in[other].contiguous();
     const auto options = x.options().dtype(wide_type(type));
+    out[0] = at::empty(x.sizes(), x.options());
     const auto w = wide(in, weight, n, 1, options);
     const auto wide_mean = in[mean].to(options.dtype().toScalarType()).contiguous();
     const auto wide_rstd = in[rstd].to(options.dtype().toScalarType()).contiguous();
-    out[0] = at::empty(x.sizes(), x.options());
     // Each thread sums its rows; the partial sums are added in a fixed order.
     const int64_t rows = x.numel() / n;
     const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
