@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/fail.h"
 #include "compile/draft/product_ways.h"
@@ -161,7 +162,7 @@ void fold_summands(RankState& state) {
 // -- Passes to a draft and of a draft
 
 // Changes the rank's graph, and that of the microbatches that keep their results.
-void change(DraftState& s, void (*pass)(Local&)) {
+void change(DraftState& s, const std::function<void(Local&)>& pass) {
   pass(s.local);
   if (!s.local.kept) return;
   Local kept = *s.local.kept;
@@ -285,7 +286,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
       {"split_gradients", "gives gradients that are sums to the step as their summands",
        [](DraftState& s) { if (s.plan.loss_chunks > 1) change(s, split_gradients); }},
       {"fuse_rows", "lets norms do additions, and GELU's gradient the sum of its rows",
-       [](DraftState& s) { change(s, fuse_rows); }},
+       [](DraftState& s) { change(s, [&](Local& local) { fuse_rows(local, s.plan.offload.activations); }); }},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
       {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},
       {"make_state", "adds weights, gradients and optimizer state, in buckets and units", begin_draft},

@@ -53,8 +53,8 @@ struct Sketch {
     const auto name = "result" + std::to_string(graph.outputs.size());
     graph.outputs.push_back({Output::Kind::result, name, v});
   }
-  Ops fused() {
-    compile::fuse_rows(local);
+  Ops fused(const std::vector<std::string>& scopes = {}) {
+    compile::fuse_rows(local, scopes);
     graph::verify(graph::eliminate_dead_code(graph));
     Ops list;
     for (const auto& node : graph.nodes) list.push_back(node.op);
@@ -139,6 +139,28 @@ TEST_CASE("sums stay apart from norms that are far away, or that do not add whol
     s.output(s.layer_norm(s.add(s.input(), s.input()))[0]);
     s.local.stage.emplace().section = {0, 1};
   });
+}
+
+TEST_CASE("a norm adds the terms of sums of its own block, unless the plan treats these apart") {
+  const auto fused = [](const std::string& addition, const std::string& norm,
+                        const std::vector<std::string>& apart = {}) {
+    Sketch s;
+    for (const auto* scope : {"norm", "blocks", "blocks.0", "blocks.0.mlp", "blocks.0.norm",
+                              "blocks.1", "blocks.1.norm"}) {
+      s.graph.scopes.push_back({scope, "Module"});
+    }
+    const auto sum = s.add(s.input(), s.input());
+    s.output(s.layer_norm(sum)[0]);
+    s.graph.nodes[0].scope = addition;
+    s.graph.nodes[1].scope = norm;
+    return s.fused(apart).front() == "perigee::add_layer_norm";
+  };
+  CHECK(fused("", "norm"));
+  CHECK(fused("blocks.0", "blocks.0.norm"));
+  CHECK(fused("blocks.0.mlp", "blocks.0.norm", {"blocks.0"}));
+  CHECK_FALSE(fused("blocks.0.mlp", "blocks.0.norm", {"blocks.0.mlp"}));
+  CHECK_FALSE(fused("blocks.0.mlp", "blocks.1.norm"));
+  CHECK_FALSE(fused("blocks.0.mlp", "norm"));
 }
 
 TEST_CASE("the gradient of a norm adds another gradient, unless that is made later") {

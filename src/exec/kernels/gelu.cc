@@ -6,6 +6,7 @@
 
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/lanes_op.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -153,17 +154,18 @@ Kernel gelu_backward(const Arguments& a) {
 }
 
 Kernel gelu_backward_sum(const Arguments& a) {
-  if (!has_lanes(a)) return {};
   return [grad = a.operand("grad_output"), self = a.operand("self"),
-          exact = a.text("approximate", "none") == "none"](std::span<const Tensor> in,
-                                                           std::span<Tensor> out, const Draw&) {
-    const auto x = in[self].contiguous(), g = in[grad].to(x.scalar_type()).contiguous();
+          exact = a.text("approximate", "none") == "none", math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    const auto type = in[self].scalar_type();
+    if (type != at::kFloat && type != at::kBFloat16) return math(in, out, draw);
+    const auto x = in[self].contiguous(), g = in[grad].to(type).contiguous();
     const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
     out[0] = at::empty(x.sizes(), x.options());
     // Each thread sums its rows; the partial sums are added in a fixed order.
     const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
     const auto partials = at::zeros({parts, n}, x.options().dtype(at::kFloat));
-    dispatch_lanes(x.scalar_type(), [&]<class T>() {
+    dispatch_lanes(type, [&]<class T>() {
       const T *upstream = g.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
       T* to = out[0].mutable_data_ptr<T>();
       float* sums = partials.mutable_data_ptr<float>();
@@ -176,7 +178,7 @@ Kernel gelu_backward_sum(const Arguments& a) {
       });
     });
     if (out.size() > 1) {
-      out[1] = (parts == 1 ? partials[0] : partials.sum(0)).to(x.scalar_type());
+      out[1] = (parts == 1 ? partials[0] : partials.sum(0)).to(type);
     }
   };
 }

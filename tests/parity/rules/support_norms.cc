@@ -35,15 +35,20 @@ void norms(Cases& cases) {
     auto with_sum = args;
     with_sum[0] = {"self", input};
     with_sum.insert(with_sum.begin() + 1, {"other", c.real(shape, false)});
-    c.call("perigee::add_layer_norm", with_sum, 4);
+    auto rows = shape;
+    std::fill(rows.end() - count, rows.end(), 1);
+    c.typed("perigee::add_layer_norm", with_sum,
+            {real_type(shape), real_type(shape), real_type(rows), real_type(rows)});
     back.emplace_back("other", c.real(shape));
-    c.call("perigee::layer_norm_backward_add", back, 3);
+    std::vector<TensorType> types = {real_type(shape)};
+    if (weight) types.insert(types.end(), 2, real_type(normalized));
+    c.typed("perigee::layer_norm_backward_add", back, types);
   };
   cases["perigee::gelu_backward_sum"] = [](Case& c) {
     const auto shape = c.sizes(4, 1);
     Args args = {{"grad_output", c.real(shape)}, {"self", c.real(shape, false)}};
     if (c.coin()) args.emplace_back("approximate", std::string("tanh"));
-    c.call("perigee::gelu_backward_sum", args, 2);
+    c.typed("perigee::gelu_backward_sum", args, {real_type(shape), real_type({shape.back()})});
   };
   cases["aten::native_group_norm"] = [](Case& c) {
     const int64_t n = c.size(), groups = c.any(1, 3), channels = groups * c.any(1, 3);

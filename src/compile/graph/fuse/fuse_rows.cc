@@ -39,8 +39,9 @@ bool is_low(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::fl
 
 class FuseRows {
  public:
-  explicit FuseRows(Local& local)
+  FuseRows(Local& local, std::span<const std::string> scopes)
       : local_(local),
+        scopes_(scopes),
         graph_(local.graph.graph),
         readers_(graph_.values.size()),
         is_output_(graph_.values.size()),
@@ -85,6 +86,27 @@ class FuseRows {
     return std::pair(a, b);
   }
 
+  // Returns whether an addition may join a norm: it belongs to the module that has the norm, not to
+  // another block (a module with a number), and the plan treats both alike.
+  bool are_together(std::string_view addition, std::string_view norm) const {
+    const auto dot = norm.rfind('.');
+    const auto module = dot == norm.npos ? std::string_view() : norm.substr(0, dot);
+    if (!graph::contains_scope(module, addition) || has_number(addition.substr(module.size())))
+      return false;
+    return std::ranges::all_of(scopes_, [&](const std::string& scope) {
+      return graph::contains_scope(scope, addition) == graph::contains_scope(scope, norm);
+    });
+  }
+
+  // Returns whether a part of a scope begins with a digit.
+  static bool has_number(std::string_view scope) {
+    for (size_t i = 0; i < scope.size(); ++i) {
+      const bool begins = i == 0 || scope[i - 1] == '.';
+      if (begins && scope[i] >= '0' && scope[i] <= '9') return true;
+    }
+    return false;
+  }
+
   // Takes the node out, for which `stands_in` makes its results.
   void remove(NodeId n, NodeId stands_in) {
     for (auto& node : graph_.nodes) {
@@ -100,8 +122,8 @@ class FuseRows {
     const auto sum = node.get<ValueId>(norm.operand, {});
     const auto addition = producer(sum);
     if (addition < 0 || section(addition) != section(n)) return;
-    auto terms = terms_of(addition);
-    if (!terms) return;
+    const auto terms = terms_of(addition);
+    if (!terms || !are_together(graph_.nodes[addition].scope, node.scope)) return;
     auto [self, other] = *terms;
     const auto dtype = graph_.type(sum).dtype;
     if (graph_.type(self).dtype != dtype) std::swap(self, other);
@@ -135,7 +157,10 @@ class FuseRows {
       return;
     const auto addition = readers_[gradient.index][0];
     const auto terms = terms_of(addition);
-    if (!terms || section(addition) != section(n)) return;
+    if (!terms || section(addition) != section(n) ||
+        !are_together(graph_.nodes[addition].scope, node.scope)) {
+      return;
+    }
     const auto other = terms->first == gradient ? terms->second : terms->first;
     const auto sum = graph_.nodes[addition].outputs[0];
     const auto& type = graph_.type(gradient);
@@ -202,6 +227,7 @@ class FuseRows {
   }
 
   Local& local_;
+  std::span<const std::string> scopes_;
   Graph& graph_;
   std::vector<std::vector<NodeId>> readers_;  // by value
   std::vector<bool> is_output_;               // by value
@@ -210,6 +236,6 @@ class FuseRows {
 
 }  // namespace
 
-void fuse_rows(Local& local) { FuseRows(local).run(); }
+void fuse_rows(Local& local, std::span<const std::string> scopes) { FuseRows(local, scopes).run(); }
 
 }  // namespace perigee::compile

@@ -1,6 +1,9 @@
 // Ops that read the same rows, computed by one op.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "compile/rank.h"
 
 namespace perigee::compile {
@@ -10,7 +13,9 @@ namespace perigee::compile {
 // - the gradient of a norm and the addition of another gradient (layer_norm_backward_add, ...),
 // - the gradient of GELU and the sum of its rows, the gradient of a bias (gelu_backward_sum),
 // so that results are read and written less often. Ops of different sections of a pipeline stay, and
-// values that others read, too, keep their producers. Numbers change by rounding only.
-void fuse_rows(Local& local);
+// values that others read, too, keep their producers. Additions of another block than the norm's stay,
+// so that blocks are alike. Numbers change by rounding only. `scopes`: whose values are treated apart
+// (plan::Offload::activations): a sum and its norm are of the same ones.
+void fuse_rows(Local& local, std::span<const std::string> scopes = {});
 
 }  // namespace perigee::compile
