@@ -87,7 +87,7 @@ class FuseRows {
   }
 
   // Returns whether an addition may join a norm: it belongs to the module that has the norm, not to
-  // another block (a module with a number), and the plan treats both alike.
+  // another block (a module with a number), and the plan treats both the same.
   bool are_together(std::string_view addition, std::string_view norm) const {
     const auto dot = norm.rfind('.');
     const auto module = dot == norm.npos ? std::string_view() : norm.substr(0, dot);

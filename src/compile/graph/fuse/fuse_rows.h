@@ -14,7 +14,7 @@ namespace perigee::compile {
 // - the gradient of GELU and the sum of its rows, the gradient of a bias (gelu_backward_sum),
 // so that results are read and written less often. Ops of different sections of a pipeline stay, and
 // values that others read, too, keep their producers. Additions of another block than the norm's stay,
-// so that blocks are alike. Numbers change by rounding only. `scopes`: whose values are treated apart
+// so that blocks are identical. Numbers change by rounding only. `scopes`: whose values are treated apart
 // (plan::Offload::activations): a sum and its norm are of the same ones.
 void fuse_rows(Local& local, std::span<const std::string> scopes = {});
 
