@@ -207,10 +207,15 @@ TEST_CASE("GELU's gradient makes the sum of its rows") {
   CHECK(g.graph.nodes[2].outputs[0] == g.sum);
 }
 
-TEST_CASE("sums over columns, and those in another section of a stage, stay") {
+TEST_CASE("sums over columns, in another section of a stage or of a broadcast gradient stay") {
   const Ops before = {"aten::gelu_backward", "perigee::reshape", "aten::sum.dim_IntList"};
   CHECK(Gelu({1}).fused() == before);
   Gelu g;
   g.local.stage.emplace().section = {1, 1, 2};
   CHECK(g.fused() == before);
+  Gelu broadcast;  // a gradient that is the same for all rows
+  for (auto& [name, arg] : broadcast.graph.nodes[0].args) {
+    if (name == "grad_output") arg = broadcast.input(kOfColumns);
+  }
+  CHECK(broadcast.fused() == before);
 }

@@ -193,7 +193,11 @@ class FuseRows {
   void fuse_gelu(NodeId n) {
     const auto gradient = graph_.nodes[n].outputs[0];
     const auto type = graph_.type(gradient);
-    if (type.shape.empty()) return;
+    const auto is_whole = [&](std::string_view operand) {
+      const auto v = graph_.nodes[n].get<ValueId>(operand, {});
+      return v.defined() && graph_.type(v) == type;
+    };
+    if (type.shape.empty() || !is_whole("grad_output") || !is_whole("self")) return;
     std::vector<NodeId> uses;
     collect_readers(gradient, uses);
     for (const auto use : uses) {
