@@ -135,7 +135,7 @@ if(TARGET tests_cuda)
   add_library(kernels_on_host OBJECT ${kernels_on_host})
   target_include_directories(kernels_on_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_include_directories(kernels_on_host SYSTEM PRIVATE ${toolkit}/include)
-  target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address -fno-omit-frame-pointer)
+  target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address,alignment -fno-sanitize-recover=alignment -fno-omit-frame-pointer)
   file(GLOB host_sources CONFIGURE_DEPENDS
     tests/cuda/host/*.cc tests/cuda/simulated/*.cc
     tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/graphs/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
@@ -149,7 +149,7 @@ if(TARGET tests_cuda)
   perigee_unity(host_sources ROOT ${PROJECT_SOURCE_DIR})
   add_executable(tests_cuda_host ${host_sources})
   target_include_directories(tests_cuda_host SYSTEM PRIVATE ${toolkit}/include ${nccl_INCLUDE})
-  target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address)
+  target_link_libraries(tests_cuda_host PRIVATE torch_tests kernels_on_host -fsanitize=address,alignment)
   target_precompile_headers(tests_cuda_host REUSE_FROM torch_test_pch)
   catch_discover_tests(tests_cuda_host
     TEST_PREFIX "cuda_host/"
