@@ -75,6 +75,22 @@ std::shared_ptr<Device> reference_device() {
   });
 }
 
+namespace {
+
+// Returns a copy whose memory begins at the same byte of 16: kernels read aligned tensors in packs.
+at::Tensor copy_at_offset(const at::Tensor& tensor, const at::Device& place) {
+  const auto element = static_cast<int64_t>(tensor.element_size());
+  if (tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) {
+    return tensor.to(place, /*non_blocking=*/false, /*copy=*/true);
+  }
+  const auto bytes = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16;
+  const auto before = static_cast<int64_t>(bytes) / element;
+  const auto buffer = at::empty({before + tensor.numel()}, tensor.options().device(place));
+  return buffer.as_strided(tensor.sizes(), tensor.strides(), before).copy_(tensor);
+}
+
+}  // namespace
+
 std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
                                const Args& args, const Types& types, const Draw& draw) {
   const auto kernel = device.kernel(op_for(name, tensors, args, types));
@@ -82,7 +98,7 @@ std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Na
   {
     const auto entered = device.enter();
     for (const auto& [key, tensor] : tensors) {
-      operands.push_back(tensor.to(device.place(), /*non_blocking=*/false, /*copy=*/true));
+      operands.push_back(copy_at_offset(tensor, device.place()));
     }
     kernel(operands, results, draw);
     device.synchronize({});

@@ -42,7 +42,7 @@ std::shared_ptr<Device> host_device(
 // Returns the CPU with the reference kernels.
 std::shared_ptr<Device> reference_device();
 
-// Runs the op on copies of the operands. Returns its results, then the operands afterwards.
+// Runs the op on copies of the operands, which begin at the same bytes of 16. Returns its results, then the operands afterwards.
 std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
                                const Args& args, const Types& types, const Draw& draw);
 
