@@ -40,5 +40,6 @@ std::optional<DType> dtype_of(std::string_view name) {
 }
 
 bool is_floating(DType dtype) { return dtype >= DType::float8_e4m3 && dtype <= DType::float64; }
+bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 }  // namespace perigee::graph

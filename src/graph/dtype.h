@@ -35,5 +35,7 @@ std::string_view name_of(DType dtype);
 std::optional<DType> dtype_of(std::string_view name);
 
 bool is_floating(DType dtype);
+// Returns true for float16 and bfloat16.
+bool is_half(DType dtype);
 
 }  // namespace perigee::graph

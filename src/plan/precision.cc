@@ -121,8 +121,6 @@ std::string_view bare(std::string_view op) {
   return op.substr(0, op.find('.'));
 }
 
-bool is_low(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
 void check_names(const char* what, const std::vector<std::string>& names,
                  const std::vector<std::string>& known, std::vector<std::string>& seen) {
   for (const auto& name : names) {
@@ -185,7 +183,7 @@ bool is_norm(std::string_view op) {
 }
 
 void verify(const Precision& precision, const graph::Graph& graph) {
-  if (precision.dtype && !is_low(*precision.dtype)) {
+  if (precision.dtype && !graph::is_half(*precision.dtype)) {
     fail("plan", "precision.dtype is float16 or bfloat16, but got {}",
          graph::name_of(*precision.dtype));
   }

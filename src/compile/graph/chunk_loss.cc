@@ -366,15 +366,12 @@ class ChunkLoss {
     append_late(std::move(part));
     // Summands are widened at once, so that each is added before the next one is computed.
     for (auto whole : node(n).outputs) {
-      if (!whole.defined() || !summed_[whole.index] || !is_low(graph_.type(whole))) continue;
+      if (!whole.defined() || !summed_[whole.index] || !graph::is_half(graph_.type(whole).dtype))
+        continue;
       auto& summand = parts.at(whole.index).back();
       summand = emit("perigee::cast", {{"self", summand}},
                      {DType::float32, graph_.type(whole).shape}, node(n));
     }
-  }
-
-  static bool is_low(const TensorType& type) {
-    return type.dtype == DType::float16 || type.dtype == DType::bfloat16;
   }
 
   ValueId rows_of(ValueId v, int64_t dim, int64_t begin, int64_t end, const Node& like) {
@@ -403,7 +400,7 @@ class ChunkLoss {
   // Makes a value the sum of its parts, of which those of 16 bits are widened.
   void add_up(ValueId whole, const std::vector<ValueId>& parts, const Node& like) {
     auto type = graph_.type(whole);
-    const bool low = is_low(type);
+    const bool low = graph::is_half(type.dtype);
     if (low) type.dtype = DType::float32;
     const bool renamed = low && read_as_float32(whole);
     ValueId sum = parts[0];

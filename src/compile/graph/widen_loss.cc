@@ -18,8 +18,6 @@ using graph::Phase;
 using graph::TensorType;
 using graph::ValueId;
 
-bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
-
 bool reduces(const Node& node) {
   return (node.op == "aten::sum" || node.op == "aten::sum.dim_IntList" || node.op == "aten::mean" ||
           node.op == "aten::mean.dim") &&
@@ -43,10 +41,10 @@ class Widening {
   // computed from such.
   ValueId of(ValueId v) {
     const auto dtype = graph_.type(v).dtype;
-    if (!is_narrow(dtype) && dtype != DType::float32) return v;
+    if (!graph::is_half(dtype) && dtype != DType::float32) return v;
     if (const auto known = wide_.find(v); known != wide_.end()) return known->second;
     auto wide = computed(v);
-    if (is_narrow(graph_.type(wide).dtype)) wide = add("perigee::cast", {{"self", wide}}, v);
+    if (graph::is_half(graph_.type(wide).dtype)) wide = add("perigee::cast", {{"self", wide}}, v);
     return wide_[v] = wide;
   }
 
@@ -71,7 +69,7 @@ class Widening {
     auto node = graph_.nodes[n];
     const auto self = node.get<ValueId>("self", {});
     if (reduces(node)) {
-      if (!is_narrow(graph_.type(self).dtype)) return v;
+      if (!graph::is_half(graph_.type(self).dtype)) return v;
       if (!makes_wide(self, n, graph_.type(v).dtype))
         node.args.emplace_back("dtype", DType::float32);
       return add(node.op, std::move(node.args), v);
@@ -130,7 +128,8 @@ class Widening {
 
 Graph widen_loss(Graph graph) {
   for (auto& output : graph.outputs) {
-    if (output.kind != Output::Kind::loss || !is_narrow(graph.type(output.value).dtype)) continue;
+    if (output.kind != Output::Kind::loss || !graph::is_half(graph.type(output.value).dtype))
+      continue;
     const auto producer = graph.values[output.value.index].producer;
     if (producer < 0 || graph.nodes[producer].phase != Phase::forward) continue;
     Widening widening(graph);

@@ -59,7 +59,7 @@ bool cast_is_exact(const Call& call) {
   const auto to = call.result_type(0).dtype;
   using graph::DType;
   return from == to || (to == DType::float64 && graph::is_floating(from)) ||
-         (to == DType::float32 && (from == DType::float16 || from == DType::bfloat16));
+         (to == DType::float32 && graph::is_half(from));
 }
 
 }  // namespace

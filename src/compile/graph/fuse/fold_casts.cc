@@ -17,8 +17,7 @@ Graph fold_casts(Graph graph) {
     const auto& node = graph.nodes[producer];
     if (node.op != "perigee::cast") return ValueId{};
     const auto source = node.get<ValueId>("self", {});
-    const auto dtype = graph.type(source).dtype;
-    return dtype == DType::bfloat16 || dtype == DType::float16 ? source : ValueId{};
+    return graph::is_half(graph.type(source).dtype) ? source : ValueId{};
   };
   for (auto& node : graph.nodes) {
     if (node.op != "aten::add.Tensor" || node.args.size() != 2) continue;

@@ -22,20 +22,19 @@ using graph::ValueId;
 
 // A norm or its gradient, and the op that does an addition, too.
 struct Norm {
-  std::string_view op, fused, operand;  // operand: what is normalised
+  std::string_view op, fused;
+  std::string_view operand = {};  // of a norm: the argument that it normalises
 };
 constexpr Norm kForward[] = {{"aten::native_layer_norm", "perigee::add_layer_norm", "input"},
                              {"perigee::rms_norm", "perigee::add_rms_norm", "self"}};
 constexpr Norm kBackward[] = {
-    {"aten::native_layer_norm_backward", "perigee::layer_norm_backward_add", "input"},
-    {"perigee::rms_norm_backward", "perigee::rms_norm_backward_add", "self"}};
+    {"aten::native_layer_norm_backward", "perigee::layer_norm_backward_add"},
+    {"perigee::rms_norm_backward", "perigee::rms_norm_backward_add"}};
 
 const Norm* find(std::span<const Norm> norms, std::string_view op) {
   const auto found = std::ranges::find(norms, op, &Norm::op);
   return found == norms.end() ? nullptr : &*found;
 }
-
-bool is_low(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
 
 class FuseRows {
  public:
@@ -63,7 +62,7 @@ class FuseRows {
       } else if (const auto* norm = find(kForward, op)) {
         fuse_sum(n, *norm);
       } else if (const auto* backward = find(kBackward, op)) {
-        fuse_gradient(n, *backward);
+        fuse_gradient(n, backward->fused);
       }
     }
     remove_nodes(local_, removed_);
@@ -129,7 +128,7 @@ class FuseRows {
     if (graph_.type(self).dtype != dtype) std::swap(self, other);
     const auto added = graph_.type(other).dtype;
     if (graph_.type(self).dtype != dtype ||
-        (added != dtype && !(dtype == DType::float32 && is_low(added)))) {
+        (added != dtype && !(dtype == DType::float32 && graph::is_half(added)))) {
       return;
     }
     // The terms live until the norm, which is next to the addition for that, and others read the
@@ -150,7 +149,7 @@ class FuseRows {
   }
 
   // Lets the norm's gradient add the gradient that its only reader adds.
-  void fuse_gradient(NodeId n, const Norm& norm) {
+  void fuse_gradient(NodeId n, std::string_view fused) {
     auto& node = graph_.nodes[n];
     const auto gradient = node.outputs[0];
     if (!gradient.defined() || is_output_[gradient.index] || readers_[gradient.index].size() != 1)
@@ -165,7 +164,7 @@ class FuseRows {
     const auto sum = graph_.nodes[addition].outputs[0];
     const auto& type = graph_.type(gradient);
     if (producer(other) >= n || graph_.type(other) != type || graph_.type(sum) != type) return;
-    node.op = norm.fused;
+    node.op = fused;
     node.args.emplace_back("other", other);
     node.outputs[0] = sum;
     graph_.values[gradient.index].producer = -1;
