@@ -1,6 +1,7 @@
 // Layer norm of float32, float64 and bfloat16, which is computed in float32.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -116,12 +117,6 @@ Tensor wide(std::span<const Tensor> in, int operand, int64_t n, double otherwise
   return in[operand].to(options.dtype().toScalarType()).reshape({n}).contiguous();
 }
 
-int64_t product_of(const std::vector<int64_t>& sizes) {
-  int64_t product = 1;
-  for (const auto size : sizes) product *= size;
-  return product;
-}
-
 }  // namespace
 
 Kernel layer_norm(const Arguments& a) {
@@ -137,8 +132,8 @@ Kernel layer_norm(const Arguments& a) {
           math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
                                        const Draw& draw) {
     const auto type = in[self].scalar_type();
-    const int64_t n = product_of(normalized);
-    if (!has_element(type) || n == 0 || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+    const int64_t n = c10::multiply_integers(normalized);
+    if (n == 0 || !are_computed(in, self, other)) {
       return math(in, out, draw);
     }
     const auto x = in[self].contiguous();
@@ -181,8 +176,8 @@ Kernel layer_norm_backward(const Arguments& a) {
           math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
                                        const Draw& draw) {
     const auto type = in[self].scalar_type();
-    const int64_t n = product_of(normalized);
-    if (!has_element(type) || n == 0 || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+    const int64_t n = c10::multiply_integers(normalized);
+    if (n == 0 || !are_computed(in, self, other)) {
       return math(in, out, draw);
     }
     const auto x = in[self].contiguous(), g = in[grad].to(type).contiguous();

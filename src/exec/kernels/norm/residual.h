@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <span>
+
 #include "exec/kernels/element.h"
 
 namespace perigee::exec::kernels {
@@ -23,13 +25,17 @@ inline at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kBFloat16 ? at::kFloat : type;
 }
 
-// Returns whether the kernels add a tensor of type `other` to one of type `type`.
-inline bool adds(at::ScalarType type, at::ScalarType other) {
-  return other == type || (type == at::kFloat && other == at::kBFloat16);
+// Returns whether the kernels compute an op that normalises in[self], or reads it for the gradient,
+// and adds in[other] (-1: nothing).
+inline bool are_computed(std::span<const at::Tensor> in, int self, int other) {
+  const auto type = in[self].scalar_type();
+  if (!has_element(type)) return false;
+  if (other < 0 || in[other].scalar_type() == type) return true;
+  return type == at::kFloat && in[other].scalar_type() == at::kBFloat16;
 }
 
-// to[i] = value(i) + the residual's element begin + i, or value(i) where there is none, for i in
-// [0, n). `to` may be the memory of the residual, or of what value(i) reads for the same i.
+// Writes n elements: element i is value(i) plus, where there is a residual, its element begin + i.
+// `to` may be the memory of the residual, or of what value(i) reads for the same i.
 template <class T, class F>
 PERIGEE_INLINE void write_row(T* to, F value, const Residual& residual, int64_t begin, int64_t n) {
   if (!residual.data) {

@@ -104,7 +104,7 @@ Kernel rms_norm(const Arguments& a) {
        weight = a.optional_operand("weight"), eps = a.number("eps"), math = reference_op(a.op())](
           std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
         const auto type = in[self].scalar_type();
-        if (!has_element(type) || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+        if (!are_computed(in, self, other)) {
           return math(in, out, draw);
         }
         const auto x = in[self].contiguous();
@@ -138,7 +138,7 @@ Kernel rms_norm_backward(const Arguments& a) {
           math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
                                        const Draw& draw) {
     const auto type = in[self].scalar_type();
-    if (!has_element(type) || (other >= 0 && !adds(type, in[other].scalar_type()))) {
+    if (!are_computed(in, self, other)) {
       return math(in, out, draw);
     }
     const auto x = in[self].contiguous();
