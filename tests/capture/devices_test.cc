@@ -55,5 +55,59 @@ TEST_CASE("layer norm of bfloat16 has float32 statistics, as a GPU's kernel") {
   }
 }
 
+// The ops that the compiler makes have shapes for models that call them, too.
+TEST_CASE("norms of sums, and gradients with sums, have the types of their separate ops") {
+  const auto x = normal({3, 4, 16}).to(torch::kBFloat16);
+  const auto row = torch::ones({3, 4, 1}), last = normal({16}).to(torch::kBFloat16);
+  using Types = std::vector<graph::TensorType>;
+  const graph::TensorType whole{graph::DType::bfloat16, {3, 4, 16}},
+      statistic{graph::DType::float32, {3, 4, 1}}, of_last{graph::DType::bfloat16, {16}};
+  const std::vector<int64_t> shape = {16};
+  const std::vector<bool> mask = {true, true, true};
+  struct Op {
+    std::string name;
+    std::vector<c10::IValue> values;
+    Types types;
+  };
+  for (const auto& op :
+       std::vector<Op>{{"add_rms_norm", {x, x, last, 1e-5}, {whole, whole, statistic}},
+                       {"rms_norm_backward_add", {x, x, last, row, x}, {whole, of_last}},
+                       {"add_layer_norm",
+                        {x, x, shape, last, last, 1e-5},
+                        {whole, whole, statistic, statistic}},
+                       {"layer_norm_backward_add",
+                        {x, x, shape, row, row, last, last, mask, x},
+                        {whole, of_last, of_last}},
+                       {"gelu_backward_sum", {x, x, "tanh"}, {whole, of_last}}}) {
+    INFO(op.name);
+    std::vector<at::Tensor> inputs;
+    for (const auto& value : op.values) {
+      if (value.isTensor()) inputs.push_back(value.toTensor());
+    }
+    inputs.push_back(torch::ones({}));  // for a loss; the op alone has no derivative
+    const auto run = [op](const std::vector<at::Tensor>& in) {
+      auto stack = op.values;
+      size_t next = 0;
+      for (auto& value : stack) {
+        if (value.isTensor()) value = in[next++].detach();
+      }
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow(("perigee::" + op.name).c_str(), "")
+          .callBoxed(stack);
+      std::vector<at::Tensor> results;
+      for (const auto& value : stack) results.push_back(value.toTensor());
+      results.push_back(in.back() * 1);
+      return results;
+    };
+    const Layer layer{op.name, nullptr, inputs, run};
+    const auto graph = graph_of(layer);
+    const auto nodes = nodes_of(graph, "perigee::" + op.name);
+    REQUIRE(nodes.size() == 1);
+    Types types;
+    for (const auto v : nodes[0]->outputs) types.push_back(graph.type(v));
+    CHECK((types == op.types));
+  }
+}
+
 }  // namespace
 }  // namespace perigee::test
