@@ -1,6 +1,9 @@
 // The groups of a rank's program, connected before its first step.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "compile/program.h"
 #include "exec/comm/communicator.h"
 #include "exec/device.h"
@@ -14,6 +17,13 @@ namespace perigee::exec {
 // Error where they do not connect within the time-out.
 void connect_groups(const compile::Program& program, Communicator& communicator,
                     const mesh::Mesh& mesh);
+
+// Registers the arena's memory of collectives with each of the program's groups, whose collectives
+// then need no copies where all ranks have the same layout (Group::register_memory). All ranks call
+// it. Returns the registrations. Throws Error where a group does.
+std::vector<std::shared_ptr<void>> register_memory(const compile::Program& program,
+                                                   Communicator& communicator,
+                                                   const mesh::Mesh& mesh, const Arena& arena);
 
 // Gives frames of one copy the memory that all ranks of their groups map. All ranks call it. Throws
 // Error where they cannot map it: on several hosts, or on a GPU.

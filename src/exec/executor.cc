@@ -53,6 +53,7 @@ struct Executor::Impl {
   ExecutorOptions options;
   Device& device;
   Arena arena;
+  std::vector<std::shared_ptr<void>> registrations;  // of the arena's memory, by group
   Submitter* submitter;  // nullptr: the device runs or submits work within the calls
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
@@ -218,11 +219,8 @@ at::Tensor Executor::Impl::batch(const Prepared& prepared, const StepInputs& inp
 }
 
 void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch) {
-  if (recorded) {
-    recorded->upload(prepared.target);
-  } else {
-    device.upload(prepared.target, batch(prepared, inputs, microbatch));
-  }
+  if (recorded) return recorded->upload(prepared.target);
+  device.upload(prepared.target, batch(prepared, inputs, microbatch));
 }
 
 void Executor::Impl::wait(size_t event) {
@@ -416,6 +414,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   connect_groups(p, communicator, mesh);
   place_one_copies(p, communicator, mesh, impl_->device, impl_->arena);
+  impl_->registrations = register_memory(p, communicator, mesh, impl_->arena);
   impl_->borrowed = borrowed_addresses(p, impl_->options.lender, [&](ValueId v) {
     return impl_->tensor_of(v, impl_->arena.bases());
   });

@@ -1,6 +1,7 @@
 #include "exec/executor.h"
 
 #include "exec/comm/threads.h"
+#include "exec/connect_groups.h"
 #include "exec/kernels/kernels.h"
 #include "exec/memory/allocator.h"
 #include "tests/exec/builder.h"
@@ -359,6 +360,64 @@ TEST_CASE("over Gloo, collectives overlap with ops, and the result equals that o
       },
       std::chrono::seconds(20), Carrier::gloo);
   for (const auto& error : errors) REQUIRE(error == "");
+}
+
+// Takes the memory that a program registers.
+class RegisteringGroup : public Group {
+ public:
+  RegisteringGroup(const std::string& name, const std::vector<int64_t>& ranks)
+      : Group(name, ranks, 0) {}
+  std::shared_ptr<void> register_memory(CollectiveMemory memory) override {
+    seen = std::move(memory);
+    return seen.memory;
+  }
+  std::shared_ptr<Work> transfer(Transfer) override { return nullptr; }
+
+  CollectiveMemory seen;
+};
+
+class RegisteringCommunicator : public Communicator {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t world() const override { return 2; }
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    if (!made) made = std::make_shared<RegisteringGroup>(name, ranks);
+    return made;
+  }
+  void abort(const std::string&) override {}
+
+  std::shared_ptr<RegisteringGroup> made;
+};
+
+// Returns the memory that a program registers which reduces a value of `frame` for two microbatches,
+// in those slots; each slot has a copy of the frame.
+CollectiveMemory registered(std::vector<int32_t> slots, int32_t frame = 2, bool other = false) {
+  Builder b;
+  if (other) b.place(2, 64);  // of another value
+  const auto value = b.value(f32({32}), "value", frame);
+  b.wait(b.all_reduce(value, value));
+  b.program.frames[2].bytes = 256;
+  b.program.frames[2].copies = 2;
+  b.program.slots = {{0, 0, 0, 0}, {0, 0, 1, 0}};
+  auto program = b.finish(0, 2);
+  for (size_t m = 0; m < 2; ++m) program.order[m].slot = slots[m];
+  const Arena arena(program.frames, *cpu_device());
+  RegisteringCommunicator communicator;
+  const auto registrations = register_memory(program, communicator, {.axes = {{"data", 2}}}, arena);
+  must(registrations.size() == 1 && registrations[0] == arena.communication(), "registrations");
+  return communicator.made->seen;
+}
+
+TEST_CASE("memory of collectives is registered with the offsets in each copy of its frames") {
+  const auto memory = registered({0, 1});
+  CHECK(memory.bytes == 512);
+  CHECK(memory.layout != "");
+  CHECK(registered({0, 1}).layout == memory.layout);
+  CHECK(registered({1, 0}).layout != memory.layout);
+  CHECK(registered({0, 0}).layout != memory.layout);
+  CHECK(registered({0, 1}, 2, true).layout != memory.layout);
+  CHECK(registered({0, 1}, /*scratch*/ 1).layout == "");
 }
 
 }  // namespace

@@ -78,6 +78,17 @@ class Work {
   virtual void settle() {}
 };
 
+// Memory that Device::allocate() gave for communication, which holds buffers of a program's
+// collectives.
+struct CollectiveMemory {
+  std::shared_ptr<std::byte> memory;
+  int64_t bytes = 0;
+  // Identifies the offsets of the group's buffers in the memory, collective by collective: ranks
+  // with equal texts start each collective at the same offsets, or in place. "": no buffer lies
+  // in it.
+  std::string layout;
+};
+
 // This rank's end of one group.
 class Group {
  public:
@@ -118,6 +129,12 @@ class Group {
   // cannot. A rank counts its share as frames (exec/memory/allocator.h). Collective: all ranks call
   // it with as many bytes, a multiple of their number. Throws Error when there is not enough.
   virtual std::shared_ptr<std::byte> one_memory(int64_t /*bytes*/) { return nullptr; }
+
+  // Registers memory with the transport, so that collectives read and write it without copies.
+  // Returns the registration, which ends when the pointer is dropped, or nullptr where the ranks'
+  // layouts differ or the transport registers no memory. Collective: all ranks call it. Throws
+  // Error where they do not within the time-out, or the transport fails.
+  virtual std::shared_ptr<void> register_memory(CollectiveMemory /*memory*/) { return nullptr; }
 
   // Implements start() and start_flat(), which have checked the buffers; the group has at least
   // two ranks.

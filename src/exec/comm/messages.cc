@@ -23,6 +23,10 @@ class MixedGroup : public Group {
     return collectives_->one_memory(bytes);
   }
 
+  std::shared_ptr<void> register_memory(CollectiveMemory memory) override {
+    return collectives_->register_memory(std::move(memory));
+  }
+
   void connect_pairs(const std::vector<Pair>& pairs) override { messages_->connect_pairs(pairs); }
 
  private:

@@ -36,7 +36,7 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
            (!communicates.empty() && communicates[frame]);
   };
   const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
-  int64_t communication = 0, host = 0, shares = 0;
+  int64_t host = 0, shares = 0;
   for (size_t i = 0; i < frames.size(); ++i) {
     const auto& frame = frames[i];
     if (frame.borrowed) continue;
@@ -49,11 +49,13 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device,
       continue;
     }
     bytes_ += rounded(frame) * frame.copies;
-    if (communicating(i)) communication += rounded(frame) * frame.copies;
+    if (communicating(i)) communication_bytes_ += rounded(frame) * frame.copies;
   }
-  memory_->plain = device.allocate(bytes_ - communication, false);
+  memory_->plain = device.allocate(bytes_ - communication_bytes_, false);
   bytes_ += shares;
-  if (communication > 0) memory_->communication = device.allocate(communication, true);
+  if (communication_bytes_ > 0) {
+    memory_->communication = device.allocate(communication_bytes_, true);
+  }
   if (host > 0) memory_->host = device.allocate_host(host);
   auto* plain = memory_->plain.get();
   auto* shared = memory_->communication.get();

@@ -32,6 +32,9 @@ class Arena {
   // Returns the address of each frame: of the copy that `slot` (an entry of Program::slots) names,
   // or of the first copy where it is empty.
   std::vector<std::byte*> bases(const std::vector<int32_t>& slot = {}) const;
+  // Returns the allocation of the frames that collectives use, and its size: 0 without such frames.
+  const std::shared_ptr<std::byte>& communication() const { return memory_->communication; }
+  int64_t communication_bytes() const { return communication_bytes_; }
   // Returns the size of the frames on the device: of those of one copy, the rank's shares.
   int64_t bytes() const { return bytes_; }
 
@@ -48,7 +51,7 @@ class Arena {
   at::Device place_;
   std::shared_ptr<Memory> memory_;
   std::vector<std::vector<std::byte*>> addresses_;  // by frame, by copy
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, communication_bytes_ = 0;
 };
 
 }  // namespace perigee::exec
