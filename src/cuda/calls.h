@@ -42,6 +42,8 @@
   X(ncclCommDestroy)                  \
   X(ncclCommGetAsyncError)            \
   X(ncclCommInitRankConfig)           \
+  X(ncclCommWindowDeregister)         \
+  X(ncclCommWindowRegister)           \
   X(ncclGetErrorString)               \
   X(ncclGetLastError)                 \
   X(ncclGetUniqueId)                  \
@@ -54,6 +56,16 @@
   X(ncclReduce)                       \
   X(ncclReduceScatter)                \
   X(ncclSend)
+
+// Of NCCL 2.27; nullptr where an older one is loaded. Its header may be older, too.
+extern "C" {
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+typedef struct ncclWindow_vidmem* ncclWindow_t;
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+#endif
+[[gnu::weak]] ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
+[[gnu::weak]] ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+}
 
 namespace perigee::cuda {
 

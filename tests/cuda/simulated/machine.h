@@ -3,8 +3,10 @@
 // same stream and work after an event are ordered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,18 @@ int current_device();
 
 // Whether LibTorch's float32 products and convolutions use TF32.
 extern bool tf32;
+
+// Whether NCCL makes the windows that it is asked for; restart() sets it.
+extern bool makes_windows;
+
+// Since restart(): windows of all ranks, and collectives whose buffers lie in them.
+struct WindowCounts {
+  int64_t made = 0, open = 0, collectives = 0;
+};
+WindowCounts window_counts();
+
+// Returns the memory as if ncclMemAlloc had given it.
+std::shared_ptr<std::byte> as_nccl_memory(std::shared_ptr<std::byte> memory, int64_t bytes);
 
 // Returns the calls that broke a rule since restart(), with the rule.
 std::vector<std::string> broken_rules();

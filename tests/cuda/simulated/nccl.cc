@@ -7,6 +7,7 @@
 #include "exec/comm/reduce.h"
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/state.h"
+#include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 namespace {
@@ -22,6 +23,7 @@ struct Call {
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
   int root = 0;  // or peer
+  WindowPlace from_place = {}, to_place = {};
 };
 
 struct State;
@@ -67,20 +69,8 @@ thread_local std::vector<Launch> group;
 
 State& state_of(ncclComm_t communicator) { return *reinterpret_cast<State*>(communicator); }
 
-size_t size_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat32:
-    case ncclInt32:
-      return 4;
-    case ncclFloat64:
-    case ncclInt64:
-      return 8;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    default:
-      return 1;
-  }
+Member member_of(const State& state) {
+  return {state.clique.get(), state.clique->size, state.rank, state.device};
 }
 
 at::ScalarType type_of(ncclDataType_t type) {
@@ -103,6 +93,8 @@ at::ScalarType type_of(ncclDataType_t type) {
       return at::kByte;
   }
 }
+
+size_t size_of(ncclDataType_t type) { return c10::elementSize(type_of(type)); }
 
 mesh::Reduce reduction_of(ncclRedOp_t op) {
   switch (op) {
@@ -136,6 +128,36 @@ bool fit(const std::vector<Call>& calls) {
     return c.count == first.count && c.type == first.type && c.op == first.op &&
            (pair || (c.kind == first.kind && c.root == first.root));
   });
+}
+
+// Returns a call's places as others rely on them. In place, a rank's own part of the other buffer is
+// at another offset on each rank, and only that rank uses it.
+std::pair<WindowPlace, WindowPlace> shared_places(const Call& c) {
+  auto from = c.from_place, to = c.to_place;
+  const auto skipped = static_cast<int64_t>(c.count * size_of(c.type)) * c.rank;
+  const auto is_part = [&](WindowPlace part, WindowPlace whole) {
+    return part == WindowPlace{whole.window, whole.offset + skipped};
+  };
+  if (c.kind == Kind::all_gather && is_part(from, to)) from = to;
+  if (c.kind == Kind::reduce_scatter && is_part(to, from)) to = from;
+  if (c.kind == Kind::broadcast) from = {};
+  if (c.kind == Kind::reduce) to = {};
+  return {from, to};
+}
+
+// NCCL finds the buffers of the other ranks in windows by its own ones' offsets.
+void check_windows(const std::vector<Call>& calls) {
+  const auto& first = calls[0];
+  if (first.kind == Kind::send || first.kind == Kind::receive) return;
+  const auto places = shared_places(first);
+  const bool equal = std::all_of(calls.begin(), calls.end(),
+                                 [&](const Call& c) { return shared_places(c) == places; });
+  if (!equal) {
+    machine().broken.emplace_back(
+        "a collective's buffers lie at one offset of a window on all ranks");
+  } else if (places.first.window >= 0 && places.second.window >= 0) {
+    count_in_windows();
+  }
 }
 
 // Moves the data of an exchange whose calls are all there. Results are written after all operands
@@ -194,6 +216,7 @@ void arrive(Clique& clique, Exchange& exchange, const Call& call) {
   exchange.calls.push_back(call);
   if (exchange.calls.size() < exchange.needed) return;
   if (fit(exchange.calls)) {
+    check_windows(exchange.calls);
     perform(exchange.calls);
   } else {
     clique.failure = ncclInvalidUsage;
@@ -275,7 +298,10 @@ void start(const std::vector<Launch>& launches, StreamState& stream) {
   const auto calls = std::make_shared<Joined>();
   for (const auto& l : launches) {
     m.clocks.submitted(stream, l.name, accesses_of(l.call, state->clique->size));
-    calls->emplace_back(join(*state, l.call), l.call);
+    auto call = l.call;
+    call.from_place = place_in_window(member_of(*state), call.from);
+    call.to_place = place_in_window(member_of(*state), call.to);
+    calls->emplace_back(join(*state, call), call);
   }
   state->stream = &stream;
   name_by_label(stream);
@@ -356,25 +382,45 @@ ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* result) {
   auto& m = machine();
   Lock lock(m.mutex);
   const auto& clique = *state_of(communicator).clique;
+  const auto state = [&] {
+    if (clique.failure != ncclSuccess) return clique.failure;
+    if (clique.joined < clique.size) return ncclInProgress;
+    return state_of_windows(member_of(state_of(communicator)));
+  };
   // A rank that polls leaves the processor to the others.
-  if (clique.joined < clique.size) m.changed.wait_for(lock, std::chrono::milliseconds(1));
-  *result = clique.failure != ncclSuccess ? clique.failure
-            : clique.joined < clique.size ? ncclInProgress
-                                          : ncclSuccess;
+  if (state() == ncclInProgress) m.changed.wait_for(lock, std::chrono::milliseconds(1));
+  *result = state();
   return ncclSuccess;
 }
 
-ncclResult_t abort(ncclComm_t communicator) {
+ncclResult_t end(ncclComm_t communicator, bool aborted) {
   auto& m = machine();
   const Lock lock(m.mutex);
-  state_of(communicator).aborted = true;
+  auto& state = state_of(communicator);
+  state.aborted = true;
+  end_windows(member_of(state), aborted);
   m.changed.notify_all();
   return ncclSuccess;
 }
 
+// Calls `call` for the communicator's member.
+template <class F>
+ncclResult_t on_member(ncclComm_t communicator, F call) {
+  auto& m = machine();
+  const Lock lock(m.mutex);
+  const auto& state = state_of(communicator);
+  if (state.aborted) {
+    return m.refuse("a communicator that has ended is not called", ncclInvalidUsage);
+  }
+  return call(member_of(state));
+}
+
 }  // namespace
 
-void restart_nccl() { cliques.clear(); }
+void restart_nccl() {
+  cliques.clear();
+  restart_windows();
+}
 
 void add_nccl(Calls& t) {
   t.ncclGetVersion = [](int* version) { return *version = 22809, ncclSuccess; };
@@ -389,8 +435,17 @@ void add_nccl(Calls& t) {
   };
   t.ncclCommInitRankConfig = init;
   t.ncclCommGetAsyncError = async_error;
-  t.ncclCommAbort = abort;
-  t.ncclCommDestroy = abort;
+  t.ncclCommAbort = [](ncclComm_t c) { return end(c, true); };
+  t.ncclCommDestroy = [](ncclComm_t c) { return end(c, false); };
+  t.ncclCommWindowRegister = [](ncclComm_t c, void* memory, size_t bytes, ncclWindow_t* window,
+                                int flags) {
+    return on_member(c, [&](const Member& member) {
+      return register_window(member, memory, bytes, window, flags);
+    });
+  };
+  t.ncclCommWindowDeregister = [](ncclComm_t c, ncclWindow_t window) {
+    return on_member(c, [&](const Member& member) { return deregister_window(member, window); });
+  };
   t.ncclGroupStart = [] { return ++depth, ncclSuccess; };
   t.ncclGroupEnd = [] {
     if (--depth > 0) return ncclSuccess;

@@ -5,6 +5,7 @@
 
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/state.h"
+#include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 namespace {
@@ -280,9 +281,16 @@ Calls make_table() {
   t.cudaStreamSynchronize = synchronize_stream;
   t.cudaStreamWaitEvent = wait_event;
   t.ncclMemAlloc = [](void** p, size_t bytes) {
-    return allocate(p, bytes) == cudaSuccess ? ncclSuccess : ncclSystemError;
+    if (allocate(p, bytes) != cudaSuccess) return ncclSystemError;
+    const Lock lock(machine().mutex);
+    nccl_gives(*p, bytes);
+    return ncclSuccess;
   };
   t.ncclMemFree = [](void* p) {
+    {
+      const Lock lock(machine().mutex);
+      nccl_frees(p);
+    }
     return give_back(p) == cudaSuccess ? ncclSuccess : ncclSystemError;
   };
   add_nccl(t);

@@ -85,8 +85,9 @@ class ProgramDevice : public exec::Device, public exec::Submitter {
   std::string kind() const override { return gpu_.kind(); }
   exec::Kernel kernel(const exec::Op& op) override { return exec::cpu_kernel(op); }
   // Planned addresses are served in frames of this kind alone.
-  std::shared_ptr<std::byte> allocate(int64_t bytes, bool) override {
-    return exec::allocate_frames(bytes);
+  std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
+    auto memory = exec::allocate_frames(bytes);
+    return communicates ? simulated::as_nccl_memory(std::move(memory), bytes) : memory;
   }
   std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
     return gpu_.allocate_host(bytes);
