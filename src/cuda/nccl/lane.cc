@@ -2,12 +2,14 @@
 
 #include <cstring>
 #include <exception>
+#include <list>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "base/fail.h"
 #include "cuda/check.h"
+#include "cuda/nccl/agreement.h"
 
 namespace perigee::cuda {
 namespace {
@@ -46,8 +48,7 @@ ncclUniqueId shared_id(const LaneOptions& options) {
     options.store->set(options.key, std::vector<uint8_t>(bytes, bytes + sizeof id));
     return id;
   }
-  options.store->wait({options.key}, options.timeout);
-  const auto bytes = options.store->get(options.key);
+  const auto bytes = wait_for(options, options.key);
   if (bytes.size() != sizeof id) {
     throw std::runtime_error(
         fmt::format("the store has {} bytes for an id of {}", bytes.size(), sizeof id));
@@ -73,8 +74,28 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator) 
                                        result == ncclUnhandledCudaError ? nccl_remedy(text) : ""));
 }
 
+// The windows of a communicator that is neither aborted nor destroyed.
+struct Lane::Windows {
+  Lane& lane;
+  std::list<ncclWindow_t> open = {};  // NCCL fills them in the background
+
+  void close(std::list<ncclWindow_t>::iterator window) {
+    try {
+      const DeviceGuard guard(lane.options_.device);
+      const auto result = calls().ncclCommWindowDeregister(lane.communicator_, *window);
+      check_nccl(result, "ncclCommWindowDeregister", lane.communicator_);
+      lane.settle("ncclCommWindowDeregister");
+    } catch (const std::exception&) {
+      // The communicator has failed, which its next call reports.
+    }
+    open.erase(window);
+  }
+};
+
 Lane::Lane(LaneOptions options)
-    : options_(std::move(options)), stream_(options_.device, Stream::Priority::high) {
+    : options_(std::move(options)),
+      stream_(options_.device, Stream::Priority::high),
+      windows_(std::make_shared<Windows>(*this)) {
   check_nccl_version();
   const auto id = shared_id(options_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -93,6 +114,7 @@ Lane::Lane(LaneOptions options)
 
 Lane::~Lane() {
   if (!communicator_) return;
+  while (!windows_->open.empty()) windows_->close(windows_->open.begin());
   try {
     const DeviceGuard guard(options_.device);
     calls().ncclCommDestroy(communicator_);
@@ -112,6 +134,28 @@ void Lane::submit(const std::function<void()>& calls_nccl) {
   }
   check_nccl(calls().ncclGroupEnd(), "ncclGroupEnd", communicator_);
   settle("ncclGroupEnd");
+}
+
+bool Lane::agree(const std::string& text) { return all_equal(options_, agreements_++, text); }
+
+std::shared_ptr<void> Lane::make_window(std::shared_ptr<std::byte> memory, int64_t bytes) {
+  const DeviceGuard guard(options_.device);
+  auto& open = windows_->open;
+  const auto window = open.insert(open.end(), nullptr);
+  check_nccl(calls().ncclCommWindowRegister(communicator_, memory.get(), static_cast<size_t>(bytes),
+                                            &*window, NCCL_WIN_COLL_SYMMETRIC),
+             "ncclCommWindowRegister", communicator_);
+  settle("ncclCommWindowRegister");
+  if (!*window) {
+    open.erase(window);
+    return nullptr;
+  }
+  auto* address = memory.get();
+  return {address, [memory = std::move(memory), windows = std::weak_ptr(windows_),
+                    window](std::byte*) mutable {
+            if (const auto own = windows.lock()) own->close(window);
+            memory.reset();
+          }};
 }
 
 // Waits for a call that goes on in the background: the first transfer to a peer connects to it.
@@ -155,6 +199,7 @@ void Lane::abort() {
     // The caller is already reporting a failure.
   }
   communicator_ = nullptr;
+  windows_.reset();  // aborting ends the windows, and calls that fill them
 }
 
 }  // namespace perigee::cuda

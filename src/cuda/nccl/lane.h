@@ -2,7 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "cuda/handles.h"
@@ -44,6 +47,16 @@ class Lane {
   // the stream. Throws std::exception where NCCL fails or the time-out passes.
   void submit(const std::function<void()>& calls_nccl);
 
+  // Returns whether all members call it with the same text; each of them calls it. Throws
+  // std::exception where one does not within the time-out.
+  bool agree(const std::string& text);
+
+  // Makes a symmetric window of memory from ncclMemAlloc; each member does so, with as many bytes. A
+  // collective's buffer then lies in it at one offset on all members, or outside on all. Returns
+  // the window, or nullptr where NCCL has no use for one. It ends when the pointer is dropped,
+  // before the memory is freed, or with the communicator. Throws as submit().
+  std::shared_ptr<void> make_window(std::shared_ptr<std::byte> memory, int64_t bytes);
+
   // Returns the failure of work that was submitted, or "".
   std::string failure() const;
 
@@ -51,11 +64,14 @@ class Lane {
   void abort();
 
  private:
+  struct Windows;
   void settle(const char* call);
 
   LaneOptions options_;
   Stream stream_;
   ncclComm_t communicator_ = nullptr;
+  std::shared_ptr<Windows> windows_;  // of the communicator
+  int64_t agreements_ = 0;
 };
 
 }  // namespace perigee::cuda
