@@ -40,15 +40,20 @@ void on_device(int index, F f) {
   }
 }
 
-// Returns memory for frames, or nullptr where there is not enough. Memory of ncclMemAlloc can be
-// registered for zero-copy transfers; where it fails, cudaMalloc's memory serves too.
-std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates) {
+// Returns memory that can be registered for zero-copy transfers, or nullptr where NCCL gives none.
+std::shared_ptr<std::byte> nccl_memory(int index, size_t bytes) {
   void* memory = nullptr;
-  if (communicates && calls().ncclMemAlloc(&memory, bytes) == ncclSuccess) {
-    return {static_cast<std::byte*>(memory),
-            [index](std::byte* p) { on_device(index, [p] { calls().ncclMemFree(p); }); }};
+  if (calls().ncclMemAlloc(&memory, bytes) != ncclSuccess) {
+    calls().cudaGetLastError();
+    return nullptr;
   }
-  calls().cudaGetLastError();
+  return {static_cast<std::byte*>(memory),
+          [index](std::byte* p) { on_device(index, [p] { calls().ncclMemFree(p); }); }};
+}
+
+// Returns memory for frames, or nullptr where there is not enough.
+std::shared_ptr<std::byte> cuda_memory(int index, size_t bytes) {
+  void* memory = nullptr;
   const auto result = calls().cudaMalloc(&memory, bytes);
   if (result == cudaErrorMemoryAllocation) {
     calls().cudaGetLastError();
@@ -103,11 +108,11 @@ class GpuDevice : public CudaDevice {
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
     const DeviceGuard guard(index());
     const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
-    auto memory = raw_memory(index(), wanted, communicates);
+    auto memory = frame_memory(wanted, communicates);
     if (!memory) {
       // Free the memory that LibTorch caches, and retry.
       free_cached_memory();
-      memory = raw_memory(index(), wanted, communicates);
+      memory = frame_memory(wanted, communicates);
     }
     if (!memory) {
       fail_run("exec", "the program's frames need {} bytes of memory, but {}", bytes,
@@ -193,7 +198,18 @@ class GpuDevice : public CudaDevice {
 
   int64_t time(int64_t mark) override { return clock_.time(*marks_.at(mark)); }
 
+  bool registrable() const override { return registrable_; }
+
  private:
+  // Returns nullptr where there is not enough. cudaMalloc's memory serves for communication, too.
+  std::shared_ptr<std::byte> frame_memory(size_t bytes, bool communicates) {
+    if (!communicates) return cuda_memory(index(), bytes);
+    if (auto memory = nccl_memory(index(), bytes)) return memory;
+    auto memory = cuda_memory(index(), bytes);
+    if (memory) registrable_ = false;
+    return memory;
+  }
+
   std::string kind_;
   at::Device place_;
   bool deterministic_;
@@ -206,6 +222,7 @@ class GpuDevice : public CudaDevice {
   Clock clock_;
   std::vector<std::unique_ptr<Event>> marks_;
   std::unique_ptr<exec::Recorder> recorder_ = graph_recorder(*this);
+  bool registrable_ = true;
   int64_t outside_ = 0;  // bytes of tensors in use at reset_peak()
 };
 

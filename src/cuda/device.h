@@ -40,6 +40,9 @@ class CudaDevice : public exec::Device {
   virtual cudaStream_t stream() const = 0;
   // Returns the clock, which is synchronised at the start of each step.
   virtual const Clock& clock() const = 0;
+  // Returns whether ncclMemAlloc gave all memory of allocate() for communication so far: NCCL
+  // registers no other.
+  virtual bool registrable() const = 0;
   int index() const { return place().index(); }
   GraphState& graph_state() { return graph_state_; }
 

@@ -79,6 +79,22 @@ void NcclGroup::connect_pairs(const std::vector<Pair>& pairs) {
   for (const auto& pair : sorted) lane(pair);
 }
 
+std::shared_ptr<void> NcclGroup::register_memory(exec::CollectiveMemory memory) {
+  if (!main_) return nullptr;
+  const bool possible = calls().ncclCommWindowRegister && device_->registrable();
+  const auto text = possible && !memory.layout.empty()
+                        ? fmt::format("{} {}", memory.bytes, memory.layout)
+                        : "";
+  try {
+    if (!main_->agree(text) || text.empty()) return nullptr;
+    // A copy: where it fails, NCCL may use the memory until it is aborted.
+    return main_->make_window(memory.memory, memory.bytes);
+  } catch (const std::exception& error) {
+    fail_work("the registration of memory",
+              exec::first_line(error) + "; NCCL_WIN_ENABLE=0 leaves memory unregistered");
+  }
+}
+
 std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
   auto work = std::make_shared<NcclWork>(*this, std::move(transfer));
   auto& t = work->transfer_;

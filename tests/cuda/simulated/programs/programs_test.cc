@@ -1,5 +1,6 @@
 // Programs of all parallelisms on simulated GPUs: the real executor, device and NCCL groups compute
 // each bit of the CPU's results, without races and deadlocks, in any order of the work.
+#include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/programs/plans.h"
 #include "tests/support/torch_test.h"
 
@@ -33,6 +34,29 @@ TEST_CASE("a seed repeats the order of the work, and another one has another ord
     const auto order = simulate(of, of.programs, 3).order;
     for (int k = 0; k < 2; ++k) CHECK(simulate(of, of.programs, 3).order == order);
     CHECK(simulate(of, of.programs, 4).order != order);
+  }
+}
+
+// Returns the windows and the collectives in them of a run of that row.
+simulated::WindowCounts windows_of(const char* name) {
+  const auto& of = compiled(name);
+  REQUIRE(simulate(of, of.programs, 1).finding() == "");
+  return simulated::window_counts();
+}
+
+TEST_CASE("collectives run in windows where the ranks' memory has one layout") {
+  for (const char* name : {"data", "zero1", "zero2", "fsdp", "tensor, sequence", "experts",
+                           "pipeline and data", "pipeline and tensor"}) {
+    INFO(name);
+    const auto counts = windows_of(name);
+    CHECK(counts.made > 0);
+    CHECK(counts.collectives > 0);
+    CHECK(counts.open == 0);
+  }
+  // The stages of a pipeline have different layouts.
+  for (const char* name : {"1f1b", "zero bubble"}) {
+    INFO(name);
+    CHECK(windows_of(name).made == 0);
   }
 }
 
