@@ -42,8 +42,6 @@
   X(ncclCommDestroy)                  \
   X(ncclCommGetAsyncError)            \
   X(ncclCommInitRankConfig)           \
-  X(ncclCommWindowDeregister)         \
-  X(ncclCommWindowRegister)           \
   X(ncclGetErrorString)               \
   X(ncclGetLastError)                 \
   X(ncclGetUniqueId)                  \
@@ -57,15 +55,19 @@
   X(ncclReduceScatter)                \
   X(ncclSend)
 
-// Of NCCL 2.27; nullptr where an older one is loaded. Its header may be older, too.
-extern "C" {
+// Functions of NCCL 2.27. They are nullptr where an older NCCL is loaded.
+#define PERIGEE_NEWER_CALLS(X) \
+  X(ncclCommWindowDeregister)  \
+  X(ncclCommWindowRegister)
+
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+extern "C" {
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
-#endif
-[[gnu::weak]] ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
-[[gnu::weak]] ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
 }
+#endif
 
 namespace perigee::cuda {
 
@@ -75,6 +77,7 @@ struct Calls {
   cudaError_t (*cudaMalloc)(void**, size_t) = nullptr;
 #define PERIGEE_CALL(name) decltype(&::name) name = nullptr;
   PERIGEE_CALLS(PERIGEE_CALL)
+  PERIGEE_NEWER_CALLS(PERIGEE_CALL)
 #undef PERIGEE_CALL
 };
 

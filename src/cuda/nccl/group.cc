@@ -91,7 +91,7 @@ std::shared_ptr<void> NcclGroup::register_memory(exec::CollectiveMemory memory) 
     return main_->make_window(memory.memory, memory.bytes);
   } catch (const std::exception& error) {
     fail_work("the registration of memory",
-              exec::first_line(error) + "; NCCL_WIN_ENABLE=0 leaves memory unregistered");
+              exec::first_line(error) + "; NCCL_WIN_ENABLE=0 turns NCCL's windows off");
   }
 }
 

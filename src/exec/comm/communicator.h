@@ -78,8 +78,8 @@ class Work {
   virtual void settle() {}
 };
 
-// Memory that Device::allocate() gave for communication, which holds buffers of a program's
-// collectives.
+// Memory that Device::allocate() gave for communication, in which buffers of a program's
+// collectives lie.
 struct CollectiveMemory {
   std::shared_ptr<std::byte> memory;
   int64_t bytes = 0;
@@ -130,10 +130,10 @@ class Group {
   // it with as many bytes, a multiple of their number. Throws Error when there is not enough.
   virtual std::shared_ptr<std::byte> one_memory(int64_t /*bytes*/) { return nullptr; }
 
-  // Registers memory with the transport, so that collectives read and write it without copies.
-  // Returns the registration, which ends when the pointer is dropped, or nullptr where the ranks'
-  // layouts differ or the transport registers no memory. Collective: all ranks call it. Throws
-  // Error where they do not within the time-out, or the transport fails.
+  // Registers memory with the transport: collectives need no copies. Returns the registration, which
+  // ends with the pointer, or nullptr where the ranks' layouts differ or the transport has no use
+  // for it. Collective: all ranks call it, and drop the pointers, in one order. Throws Error where
+  // they do not call it within the time-out, or the transport fails.
   virtual std::shared_ptr<void> register_memory(CollectiveMemory /*memory*/) { return nullptr; }
 
   // Implements start() and start_flat(), which have checked the buffers; the group has at least

@@ -38,12 +38,33 @@ bool is_nccl_memory(const std::byte* begin, size_t bytes) {
   return begin + bytes <= address + size;
 }
 
+// Returns the numbers of a member's windows.
+std::vector<int64_t> open_windows(const Member& member) {
+  std::vector<int64_t> numbers;
+  for (const auto& window : windows) {
+    if (same(window->member, member)) numbers.push_back(window->number);
+  }
+  return numbers;
+}
+
+// Returns the rule that a registration which all members have joined breaks, or nullptr.
+const char* broken_rule(const std::vector<Window*>& joined) {
+  const auto& first = *joined.front();
+  for (const auto* window : joined) {
+    if (window->bytes != first.bytes) return "all ranks register a window of one size";
+    // Each rank places windows by itself, one after the other, in the memory that all map.
+    if (open_windows(window->member) != open_windows(first.member)) {
+      return "all ranks have ended the same windows when they register one";
+    }
+  }
+  return nullptr;
+}
+
 // Ends a registration that all members have joined.
 void finish(const std::vector<Window*>& joined) {
-  for (const auto* window : joined) {
-    if (window->bytes == joined.front()->bytes) continue;
-    machine().broken.emplace_back("all ranks register a window of one size");
-    failed.insert(window->member.clique);
+  if (const auto* rule = broken_rule(joined)) {
+    machine().broken.emplace_back(rule);
+    failed.insert(joined.front()->member.clique);
     return;
   }
   for (auto* window : joined) {

@@ -240,7 +240,7 @@ TEST_CASE("a rank that fails while NCCL registers memory ends the others with it
                                  });
   CHECK_THAT(errors[1], Contains("rank 1: the registration of memory over data (ranks 0,1,2) must "
                                  "finish within 20 s, but got: ncclCommWindowRegister: ") &&
-                            Contains("; NCCL_WIN_ENABLE=0 leaves memory unregistered"));
+                            Contains("; NCCL_WIN_ENABLE=0 turns NCCL's windows off"));
   for (const int rank : {0, 2}) CHECK_THAT(errors[rank], Contains("rank 1 failed: "));
   CHECK(simulated::window_counts().open == 0);
   CHECK(simulated::broken_rules() == kNone);
@@ -265,6 +265,19 @@ TEST_CASE("the simulated NCCL refuses collectives at different offsets of a wind
   CHECK(rules_broken_at(64) ==
         std::vector<std::string>{
             "a collective's buffers lie at one offset of a window on all ranks"});
+}
+
+TEST_CASE("the simulated NCCL refuses a window where a rank has ended another one earlier") {
+  simulated::restart(1);
+  const auto errors = run_groups(
+      2, [&](exec::Communicator& communicator, CudaDevice& device, exec::Group& group) {
+        auto first = group.register_memory(memory_of(device));
+        if (communicator.rank() == 1) first.reset();
+        group.register_memory(memory_of(device));
+      });
+  for (const auto& error : errors) CHECK_THAT(error, Contains("the registration of memory"));
+  CHECK(simulated::broken_rules() ==
+        std::vector<std::string>{"all ranks have ended the same windows when they register one"});
 }
 
 }  // namespace
