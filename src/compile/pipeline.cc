@@ -285,7 +285,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
   static const std::vector<Pass<DraftState>> passes = {
       {"split_gradients", "gives gradients that are sums to the step as their summands",
        [](DraftState& s) { if (s.plan.loss_chunks > 1) change(s, split_gradients); }},
-      {"fuse_rows", "lets norms do additions, and GELU's gradient the sum of its rows",
+      {"fuse_rows", "lets norms do additions, GELU's gradient the sum of its rows, and casts magnitudes",
        [](DraftState& s) { change(s, [&](Local& local) { fuse_rows(local, s.plan.offload.activations); }); }},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
       {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},

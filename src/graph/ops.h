@@ -86,7 +86,7 @@
 //                                              divided by scale, in self's type
 //   perigee::fp8_cast(self, scale [], format)  the same without the division: eight bits wide (float8_e4m3, float8_e5m2)
 //   perigee::fp8_blocks(self, format, dim, block, margin)    the same with a scale for each `block` elements along dim
-//   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of an empty tensor
+//   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of an empty tensor. fp8_cast_amax: (fp8_cast, fp8_amax)
 //   perigee::fp8_scale(amax [], [n], [ranks] or [ranks,n], format, margin, most_recent) -> [] or [ranks] float32
 //                                              largest / 2^margin / amax, where of n values the first (most_recent) or the
 //                                              largest counts; 1 where the result is not finite

@@ -1,4 +1,5 @@
-// Norms that do the additions beside them, and GELU's gradient with the sum of its rows.
+// Norms that do the additions beside them, GELU's gradient with the sum of its rows, and casts to
+// eight bits with the largest magnitude.
 #include "compile/graph/fuse/fuse_rows.h"
 
 #include <catch2/catch.hpp>
@@ -218,4 +219,41 @@ TEST_CASE("sums over columns, in another section of a stage or of a broadcast gr
     if (name == "grad_output") arg = broadcast.input(kOfColumns);
   }
   CHECK(broadcast.fused() == before);
+}
+
+namespace {
+
+// A cast to eight bits, and the largest magnitude of the same matrix.
+struct Cast : Sketch {
+  const ValueId matrix = input(kMatrix);
+
+  ValueId magnitude() { return op("perigee::fp8_amax", {{"self", matrix}}, {DType::float32, {}}); }
+  void cast(ValueId scale) {
+    output(op("perigee::fp8_cast",
+              {{"self", matrix}, {"scale", scale}, {"format", std::string("e4m3")}},
+              {DType::float8_e4m3, kMatrix.shape}));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a cast to eight bits makes the magnitude that is taken after it") {
+  Cast s;
+  s.cast(s.input({DType::float32, {}}));
+  const auto magnitude = s.magnitude();
+  s.output(magnitude);
+  CHECK((s.fused() == Ops{"perigee::fp8_cast_amax"}));
+  CHECK((s.graph.nodes[0].outputs[1] == magnitude));
+}
+
+TEST_CASE("a magnitude of which the scale of a cast is made stays before the cast") {
+  Cast s;
+  const auto scale = s.op("perigee::fp8_scale",
+                          {{"amax", s.magnitude()},
+                           {"format", std::string("e4m3")},
+                           {"margin", int64_t{0}},
+                           {"most_recent", true}},
+                          {DType::float32, {}});
+  s.cast(scale);
+  CHECK((s.fused() == Ops{"perigee::fp8_amax", "perigee::fp8_scale", "perigee::fp8_cast"}));
 }

@@ -57,6 +57,13 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
 }
 
+// Compares a cast to eight bits that makes the largest magnitude, too; `shape`: of the magnitude.
+void cast_with_magnitude(const at::Tensor& self, const std::vector<int64_t>& shape) {
+  same_everywhere("perigee::fp8_cast_amax", {{"self", self}, {"scale", at::full({}, 37.0f)}},
+                  {{"format", std::string("e5m2")}},
+                  {{DType::float8_e5m2, self.sizes().vec()}, {DType::float32, shape}}, 0);
+}
+
 TEST_CASE("casts to eight bits take any shape, by rows and by columns, and magnitudes any size") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t rows = GENERATE(0, 1, 63, 130), columns = GENERATE(1, 16, 65, 200);
@@ -69,15 +76,21 @@ TEST_CASE("casts to eight bits take any shape, by rows and by columns, and magni
                     {{"format", std::string("e4m3")}}, {{DType::float8_e4m3, self.sizes().vec()}},
                     0);
     same_everywhere("perigee::fp8_amax", {{"self", self}}, {}, {{DType::float32, {}}}, 0);
+    cast_with_magnitude(self, {1});
   }
   if (rows < 2) return;
   auto bad = x.clone();
   bad[1][0] = std::nan("");
   same_everywhere("perigee::fp8_amax", {{"self", bad}}, {}, {{DType::float32, {1}}}, 0);
+  cast_with_magnitude(bad, {});
   // The largest element is the last one of several pieces.
   auto many = at::rand({70001}).to(type);
   many[70000] = -2;
   same_everywhere("perigee::fp8_amax", {{"self", many}}, {}, {{DType::float32, {}}}, 0);
+  cast_with_magnitude(many, {});
+  many[0] = 3;
+  cast_with_magnitude(many, {});
+  cast_with_magnitude(many.narrow(0, 1, 70000), {});
 }
 
 TEST_CASE("SwiGLU takes any number of elements, at any address") {

@@ -80,9 +80,10 @@ class Fp8Rounding {
 
  private:
   struct Layer {
-    std::string name;                         // of its states
-    std::map<std::string, ValueId> scales;    // of its input, weight and gradient
-    std::map<std::string, ValueId> inverses;  // of the scales
+    std::string name;                          // of its states
+    std::map<std::string, ValueId> scales;     // of its input, weight and gradient
+    std::map<std::string, ValueId> inverses;   // of the scales
+    std::map<std::string, ValueId> histories;  // whose next states are not yet made
   };
 
   // Returns whether the node is a product with a parameter.
@@ -183,8 +184,11 @@ class Fp8Rounding {
       inverse = add("aten::reciprocal", {{"self", scale}}, {DType::float32, {}}, reader);
     }
     const auto dtype = format == "e5m2" ? DType::float8_e5m2 : DType::float8_e4m3;
-    return add("perigee::fp8_cast", {{"self", v}, {"scale", scale}, {"format", format}},
-               {dtype, result_.type(v).shape}, reader);
+    const auto narrow = add("perigee::fp8_cast",
+                            {{"self", v}, {"scale", scale}, {"format", format}},
+                            {dtype, result_.type(v).shape}, reader);
+    record_magnitude(layer, v, what, reader);
+    return narrow;
   }
 
   // Returns the base of a view.
@@ -217,7 +221,10 @@ class Fp8Rounding {
                  type, reader);
     }
     const auto scale = scale_of(layer, v, what, reader);
-    return add("perigee::fp8", {{"self", v}, {"scale", scale}, {"format", format}}, type, reader);
+    const auto result = add("perigee::fp8", {{"self", v}, {"scale", scale}, {"format", format}},
+                            type, reader);
+    record_magnitude(layer, v, what, reader);
+    return result;
   }
 
   std::string format_of(const std::string& what) const {
@@ -230,12 +237,9 @@ class Fp8Rounding {
     return scale;
   }
 
-  ValueId make_scale(const Layer& layer, ValueId v, const std::string& what, const Node& reader) {
+  ValueId make_scale(Layer& layer, ValueId v, const std::string& what, const Node& reader) {
     const auto format = format_of(what);
     const graph::TensorType number{DType::float32, own_};
-    const bool delayed = fp8_.recipe == Fp8::Recipe::delayed;
-    const auto amax = updates_ || !delayed ? add("perigee::fp8_amax", {{"self", v}}, number, reader)
-                                           : ValueId{};
     const auto scale = [&](ValueId amaxes) {
       return add("perigee::fp8_scale",
                  {{"amax", amaxes},
@@ -244,17 +248,29 @@ class Fp8Rounding {
                   {"most_recent", fp8_.amax_compute_algo == Fp8::Amax::most_recent}},
                  number, reader);
     };
-    if (!delayed) return scale(amax);
-    const auto name = fmt::format("{}{}.{}", kFp8History, layer.name, what);
-    const auto type = with_last(fp8_.amax_history_len);
-    const auto history = result_.add_input(Input::Kind::buffer, name, type);
-    if (updates_) {
-      const auto next = add("perigee::fp8_history", {{"self", history}, {"amax", amax}}, type,
-                            reader);
-      result_.outputs.push_back({graph::Output::Kind::buffer, name, next});
+    if (fp8_.recipe != Fp8::Recipe::delayed) {
+      return scale(add("perigee::fp8_amax", {{"self", v}}, number, reader));
     }
+    const auto name = history_of(layer, what);
+    const auto history = result_.add_input(Input::Kind::buffer, name,
+                                           with_last(fp8_.amax_history_len));
+    if (updates_) layer.histories[what] = history;
     const auto fresh = scale(history);
     return fp8_.interval == 1 ? fresh : held(name + ".held", fresh, reader);
+  }
+
+  static std::string history_of(const Layer& layer, const std::string& what) {
+    return fmt::format("{}{}.{}", kFp8History, layer.name, what);
+  }
+
+  // Puts the largest magnitude of a factor that was just rounded into its history, once.
+  void record_magnitude(Layer& layer, ValueId v, const std::string& what, const Node& reader) {
+    const auto found = layer.histories.extract(what);
+    if (found.empty()) return;
+    const auto amax = add("perigee::fp8_amax", {{"self", v}}, {DType::float32, own_}, reader);
+    const auto next = add("perigee::fp8_history", {{"self", found.mapped()}, {"amax", amax}},
+                          with_last(fp8_.amax_history_len), reader);
+    result_.outputs.push_back({graph::Output::Kind::buffer, history_of(layer, what), next});
   }
 
   // Returns the scale that is kept for `interval` microbatches.

@@ -1,10 +1,14 @@
 // Numbers rounded to eight-bit floats, and the largest magnitudes that their scales are made of.
 #include <cuda_fp8.h>
 
+#include <algorithm>
+
 #include "cuda/kernels/element.cuh"
 
 namespace perigee::cuda {
 namespace {
+
+constexpr unsigned kMostCastParts = 1024;  // blocks of a cast that makes a magnitude
 
 // Rounds to nearest even, saturating; NaN stays NaN.
 template <class W>
@@ -12,46 +16,79 @@ __device__ uint8_t rounded(W x, float factor, __nv_fp8_interpretation_t format) 
   return __nv_cvt_float_to_fp8(static_cast<float>(x) * factor, __NV_SATFINITE, format);
 }
 
+// The larger number, or NaN where one of them is.
+__device__ inline float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
+
+// The largest magnitude of what a thread has seen, where one is wanted.
+class Magnitude {
+ public:
+  // `largest`: by block; or nullptr, the same in all threads.
+  __device__ explicit Magnitude(float* largest) : largest_(largest) {}
+  template <class W>
+  __device__ W seen(W x) {
+    if (largest_) most_ = larger(fabsf(static_cast<float>(x)), most_);
+    return x;
+  }
+  // All threads of the block call it at last.
+  __device__ void write(int64_t block) {
+    if (!largest_) return;
+    const float most = block_reduce(most_, larger);
+    if (threadIdx.x == 0) largest_[block] = most;
+  }
+
+ private:
+  float* largest_;
+  float most_ = 0;
+};
+
 template <class T>
 __global__ void cast(const T* x, const float* scale, uint8_t* y, int64_t n,
-                     __nv_fp8_interpretation_t format) {
+                     __nv_fp8_interpretation_t format, float* largest) {
   const float factor = *scale;
   const int64_t step = int64_t{gridDim.x} * kThreads;
+  Magnitude magnitude(largest);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
-    y[i] = rounded(load(x, i), factor, format);
+    y[i] = rounded(magnitude.seen(load(x, i)), factor, format);
   }
+  magnitude.write(blockIdx.x);
 }
 
 // As many numbers at a time as a pack of T has; x and y begin at multiples of their accesses.
 template <class T>
 __global__ void cast_packs(const T* x, const float* scale, uint8_t* y, int64_t packs,
-                           __nv_fp8_interpretation_t format) {
+                           __nv_fp8_interpretation_t format, float* largest) {
   constexpr int kEach = Pack<T>::kElements;
   struct alignas(kEach) Bytes {
     uint8_t values[kEach];
   };
   const float factor = *scale;
   const int64_t step = int64_t{gridDim.x} * kThreads;
+  Magnitude magnitude(largest);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < packs; i += step) {
     const auto pack = load_pack(x + i * kEach);
     Bytes bytes;
-    for (int j = 0; j < kEach; ++j) bytes.values[j] = rounded(load(pack.values, j), factor, format);
+    for (int j = 0; j < kEach; ++j) {
+      bytes.values[j] = rounded(magnitude.seen(load(pack.values, j)), factor, format);
+    }
     reinterpret_cast<Bytes*>(y)[i] = bytes;
   }
+  magnitude.write(blockIdx.x);
 }
 
 // A block has a tile of 64 rows and 64 columns of x, and writes it by columns.
 constexpr int kTile = 64;
 template <class T>
 __global__ void cast_transposed(const T* x, const float* scale, uint8_t* y, Rows shape,
-                                __nv_fp8_interpretation_t format) {
+                                __nv_fp8_interpretation_t format, float* largest) {
   __shared__ uint8_t tile[kTile][kTile + 4];  // by column; of other banks than its neighbours
   const float factor = *scale;
   const int64_t row = int64_t{blockIdx.x} * kTile, column = int64_t{blockIdx.y} * kTile;
+  Magnitude magnitude(largest);
   for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
     const int r = i / kTile, c = i % kTile;
     if (row + r < shape.rows && column + c < shape.columns) {
-      tile[c][r] = rounded(load(x, (row + r) * shape.columns + column + c), factor, format);
+      const auto value = magnitude.seen(load(x, (row + r) * shape.columns + column + c));
+      tile[c][r] = rounded(value, factor, format);
     }
   }
   __syncthreads();
@@ -61,10 +98,8 @@ __global__ void cast_transposed(const T* x, const float* scale, uint8_t* y, Rows
       y[(column + c) * shape.rows + row + r] = tile[c][r];
     }
   }
+  magnitude.write(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
 }
-
-// The larger number, or NaN where one of them is.
-__device__ inline float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
 
 // The largest magnitudes of pieces of x, one for each block.
 template <class T>
@@ -82,11 +117,27 @@ __global__ void magnitudes(const T* x, float* largest, int64_t n) {
 
 __nv_fp8_interpretation_t format_of(bool e5m2) { return e5m2 ? __NV_E5M2 : __NV_E4M3; }
 
+int64_t tiles(int64_t n) { return (n + kTile - 1) / kTile; }
+
+// Writes the largest of the parts' magnitudes, where one is wanted.
+void join(const CastMagnitude& magnitude, int64_t parts, cudaStream_t stream) {
+  if (!magnitude.out) return;
+  launch(magnitudes<float>, 1, kThreads, stream, static_cast<const float*>(magnitude.workspace),
+         magnitude.out, parts);
+}
+
 }  // namespace
 
+int64_t workspace_of_cast(Rows shape, bool transposed) {
+  return transposed ? tiles(shape.rows) * tiles(shape.columns) : kMostCastParts + 1;
+}
+
 void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, Element element,
-                        bool e5m2, cudaStream_t stream) {
-  if (n == 0) return;
+                        bool e5m2, CastMagnitude magnitude, cudaStream_t stream) {
+  const auto blocks = [&](unsigned wanted) {
+    return magnitude.out ? std::min<unsigned>(wanted, kMostCastParts) : wanted;
+  };
+  unsigned parts = 0;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kEach = Pack<T>::kElements;
@@ -96,26 +147,34 @@ void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, E
                          reinterpret_cast<uintptr_t>(y) % kEach == 0;
     const int64_t packs = aligned ? n / kEach : 0, rest = n - packs * kEach;
     if (packs > 0) {
-      launch(cast_packs<T>, blocks_for(packs), kThreads, stream, from, scale, to, packs,
-             format_of(e5m2));
+      parts = blocks(blocks_for(packs));
+      launch(cast_packs<T>, parts, kThreads, stream, from, scale, to, packs, format_of(e5m2),
+             magnitude.workspace);
     }
-    if (rest > 0) {
-      launch(cast<T>, blocks_for(rest, 4), kThreads, stream, from + packs * kEach, scale,
-             to + packs * kEach, rest, format_of(e5m2));
+    if (rest > 0) {  // after packs: less than one
+      const auto more = blocks(blocks_for(rest, 4));
+      launch(cast<T>, more, kThreads, stream, from + packs * kEach, scale, to + packs * kEach, rest,
+             format_of(e5m2), magnitude.workspace ? magnitude.workspace + parts : nullptr);
+      parts += more;
     }
   });
+  join(magnitude, parts, stream);
 }
 
 void cast_transposed_to_eight_bits(const void* x, const float* scale, void* y, Rows shape,
-                                   Element element, bool e5m2, cudaStream_t stream) {
-  if (shape.rows * shape.columns == 0) return;
-  dispatch_floating(element, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const dim3 grid(static_cast<unsigned>((shape.rows + kTile - 1) / kTile),
-                    static_cast<unsigned>((shape.columns + kTile - 1) / kTile));
-    launch(cast_transposed<T>, grid, kThreads, stream, static_cast<const T*>(x), scale,
-           static_cast<uint8_t*>(y), shape, format_of(e5m2));
-  });
+                                   Element element, bool e5m2, CastMagnitude magnitude,
+                                   cudaStream_t stream) {
+  const auto parts = tiles(shape.rows) * tiles(shape.columns);
+  if (parts > 0) {
+    dispatch_floating(element, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const dim3 grid(static_cast<unsigned>(tiles(shape.rows)),
+                      static_cast<unsigned>(tiles(shape.columns)));
+      launch(cast_transposed<T>, grid, kThreads, stream, static_cast<const T*>(x), scale,
+             static_cast<uint8_t*>(y), shape, format_of(e5m2), magnitude.workspace);
+    });
+  }
+  join(magnitude, parts, stream);
 }
 
 void largest_magnitude(const void* x, float* partials, int64_t parts, float* out, int64_t n,
@@ -125,7 +184,7 @@ void largest_magnitude(const void* x, float* partials, int64_t parts, float* out
     launch(magnitudes<T>, static_cast<unsigned>(parts), kThreads, stream, static_cast<const T*>(x),
            partials, n);
   });
-  launch(magnitudes<float>, 1, kThreads, stream, static_cast<const float*>(partials), out, parts);
+  join({.workspace = partials, .out = out}, parts, stream);
 }
 
 }  // namespace perigee::cuda

@@ -181,12 +181,21 @@ void merge_attention(const Attended& self, const Attended& other, void* output, 
 
 // ---- eight_bits.cu
 
+// The largest magnitude of what is cast, as that of largest_magnitude: wanted where `out` is given.
+// workspace: as many floats as workspace_of_cast returns.
+struct CastMagnitude {
+  float* workspace = nullptr;
+  float* out = nullptr;
+};
+int64_t workspace_of_cast(Rows shape, bool transposed);
+
 // y = x * scale as E4M3 or E5M2, to nearest even, saturating; n of them.
 void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, Element element,
-                        bool e5m2, cudaStream_t stream);
+                        bool e5m2, CastMagnitude magnitude, cudaStream_t stream);
 // y [columns, rows] = the same of the transpose of x [rows, columns]; at most 65,535 * 64 columns.
 void cast_transposed_to_eight_bits(const void* x, const float* scale, void* y, Rows shape,
-                                   Element element, bool e5m2, cudaStream_t stream);
+                                   Element element, bool e5m2, CastMagnitude magnitude,
+                                   cudaStream_t stream);
 
 // out = the largest magnitude of n elements, 0 of none; NaN where one is NaN. partials [parts], at
 // least one, is workspace.

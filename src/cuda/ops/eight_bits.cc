@@ -24,21 +24,30 @@ bool is_transposed(const at::Tensor& x) {
 Kernel fp8_cast(const Arguments& a, const OpContext&) {
   const auto format = a.text("format");
   if (format != "e4m3" && format != "e5m2") return {};
-  return [self = a.operand("self"), scale = a.operand("scale"), wide = format == "e5m2",
+  const auto amax = a.wanted(1) ? std::optional(a.type(1).shape) : std::nullopt;  // one element
+  return [self = a.operand("self"), scale = a.operand("scale"), wide = format == "e5m2", amax,
           math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
     const auto type = in[self].scalar_type();
     if (!is_computed(type)) return math(in, out, draw);
-    const auto x = is_transposed(in[self]) ? in[self].t() : in[self].contiguous();
+    const bool transposed = is_transposed(in[self]);
+    const auto x = transposed ? in[self].t() : in[self].contiguous();
+    const Rows shape = transposed ? Rows{x.size(0), x.size(1)} : Rows{1, x.numel()};
     out[0] = at::empty(in[self].sizes(),
                        x.options().dtype(wide ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn));
+    CastMagnitude magnitude;
+    at::Tensor workspace;
+    if (amax) {
+      out[1] = at::empty(*amax, x.options().dtype(at::kFloat));
+      workspace = at::empty({workspace_of_cast(shape, transposed)}, out[1].options());
+      magnitude = {workspace.mutable_data_ptr<float>(), out[1].mutable_data_ptr<float>()};
+    }
     const auto* factor = in[scale].const_data_ptr<float>();
-    if (is_transposed(in[self])) {
-      cast_transposed_to_eight_bits(x.const_data_ptr(), factor, out[0].mutable_data_ptr(),
-                                    {x.size(0), x.size(1)}, element_of(type), wide,
-                                    current_stream());
+    if (transposed) {
+      cast_transposed_to_eight_bits(x.const_data_ptr(), factor, out[0].mutable_data_ptr(), shape,
+                                    element_of(type), wide, magnitude, current_stream());
     } else {
       cast_to_eight_bits(x.const_data_ptr(), factor, out[0].mutable_data_ptr(), x.numel(),
-                         element_of(type), wide, current_stream());
+                         element_of(type), wide, magnitude, current_stream());
     }
     check_launch("fp8_cast");
   };

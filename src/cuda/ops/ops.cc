@@ -29,6 +29,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::examine_step_", examine_step},
       {"perigee::fp8_amax", fp8_amax},
       {"perigee::fp8_cast", fp8_cast},
+      {"perigee::fp8_cast_amax", fp8_cast},
       {"perigee::full", full},
       {"perigee::gelu_backward_sum", gelu_backward_sum},
       {"perigee::merge_attention", merge_attention},

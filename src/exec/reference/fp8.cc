@@ -96,9 +96,11 @@ Kernel fp8(const Arguments& a) {
 }
 
 Kernel fp8_cast(const Arguments& a) {
-  return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a)](
+  const auto amax = a.wanted(1) ? std::optional(a.type(1).shape) : std::nullopt;
+  return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a), amax](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     out[0] = rounded(in[self].contiguous().to(at::kFloat) * in[scale], format);
+    if (amax) out[1] = amax_of(in[self]).expand(*amax).contiguous();
   };
 }
 

@@ -422,6 +422,7 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::merge_attention", merge_attention},
     {"perigee::fp8", fp8},
     {"perigee::fp8_cast", fp8_cast},
+    {"perigee::fp8_cast_amax", fp8_cast},
     {"perigee::fp8_blocks", fp8_blocks},
     {"perigee::fp8_amax", fp8_amax},
     {"perigee::fp8_scale", fp8_scale},

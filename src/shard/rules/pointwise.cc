@@ -126,13 +126,17 @@ void add_pointwise_rules(Rules& rules) {
               }
               return std::optional(pattern);
             }});
-  for (const char* op : {"perigee::fp8", "perigee::fp8_cast"}) {
+  for (const char* op : {"perigee::fp8", "perigee::fp8_cast", "perigee::fp8_cast_amax"}) {
     rules.add(op, {[](const Call& call) {
                 auto pattern = whole_pattern(call);
+                const bool magnitude = call.has_result(1);  // of all dims
                 for (int d = 0; d < call.rank(0); ++d) {
-                  pattern.operands[0][d] = pattern.results[0][d] = pattern.add();
+                  pattern.operands[0][d] = pattern.results[0][d] = magnitude
+                                                                       ? pattern.add(Role::max)
+                                                                       : pattern.add();
                 }
                 if (call.rank(1) > 0) pattern.own_operands = {1};
+                if (magnitude && call.result_rank(1) > 0) pattern.own_results = {1};
                 return std::optional(pattern);
               }});
   }

@@ -140,6 +140,9 @@ void norms(Cases& cases) {
                                {scalar})[0];
     c.typed("perigee::fp8", {{"self", self}, {"scale", scale}, {"format", std::string("e5m2")}},
             {real_type(shape)});
+    c.typed("perigee::fp8_cast_amax",
+            {{"self", self}, {"scale", scale}, {"format", std::string("e4m3")}},
+            {{DType::float8_e4m3, shape}, scalar});
     c.typed("perigee::fp8_held",
             {{"self", c.positive({2})}, {"scale", scale}, {"interval", c.any(1, 3)}},
             {scalar, real_type({2})});

@@ -59,6 +59,8 @@ class FuseRows {
       const auto& op = graph_.nodes[n].op;
       if (op == "aten::gelu_backward") {
         fuse_gelu(n);
+      } else if (op == "perigee::fp8_amax") {
+        fuse_magnitude(n);
       } else if (const auto* norm = find(kForward, op)) {
         fuse_sum(n, *norm);
       } else if (const auto* backward = find(kBackward, op)) {
@@ -214,6 +216,21 @@ class FuseRows {
       graph_.values[made.index].producer = n;
       sum.op = "perigee::reshape";
       sum.args = {{"self", made}};
+      return;
+    }
+  }
+
+  // Lets a cast to eight bits make the largest magnitude of its operand, which is needed after it.
+  void fuse_magnitude(NodeId n) {
+    const auto& node = graph_.nodes[n];
+    for (const auto reader : readers_[node.get<ValueId>("self", {}).index]) {
+      auto& cast = graph_.nodes[reader];
+      if (cast.op != "perigee::fp8_cast" || reader > n || section(reader) != section(n)) continue;
+      const auto magnitude = node.outputs[0];
+      cast.op = "perigee::fp8_cast_amax";
+      cast.outputs.push_back(magnitude);
+      graph_.values[magnitude.index].producer = reader;
+      remove(n, reader);
       return;
     }
   }
