@@ -1,7 +1,6 @@
 #include "exec/executor.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
@@ -16,6 +15,7 @@
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
 #include "exec/memory/serving.h"
+#include "exec/op_threads.h"
 #include "exec/prepared.h"
 #include "exec/replay.h"
 #include "exec/submitter.h"
@@ -328,7 +328,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
 }
 
 void Executor::Impl::run(const StepInputs& inputs) {
-  if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
+  set_op_threads(options.threads);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto entered = device.enter();
   const auto started = now();

@@ -1,9 +1,10 @@
 #include "exec/task_thread.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>
+
+#include "exec/op_threads.h"
 
 namespace perigee::exec {
 
@@ -26,7 +27,7 @@ void TaskThread::add(std::function<void()> task) {
 }
 
 void TaskThread::run() {
-  at::set_num_threads(1);
+  set_op_threads(1);
   c10::AutoGradMode no_grad(false);
   std::unique_lock lock(mutex_);
   while (true) {

@@ -1,32 +1,17 @@
 #include "profile/traces.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
 #include "base/log_format.h"
 #include "base/version.h"
+#include "exec/op_threads.h"
 
 namespace perigee::profile {
 namespace {
 
-// Version of the allocations of Perigee's own kernels; part of the key.
-constexpr int kKernels = 13;
-
-// Restores the number of threads that LibTorch's ops use.
-class Threads {
- public:
-  explicit Threads(int wanted) : before_(at::get_num_threads()) {
-    if (wanted != before_) at::set_num_threads(wanted);
-  }
-  ~Threads() {
-    if (at::get_num_threads() != before_) at::set_num_threads(before_);
-  }
-  Threads(const Threads&) = delete;
-
- private:
-  int before_;
-};
+// Version of the allocations of Perigee's own kernels, and of how they are recorded; part of the key.
+constexpr int kKernels = 14;
 
 }  // namespace
 
@@ -57,7 +42,7 @@ std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& i
   std::lock_guard lock(mutex_);
   const Database::Key key{"trace", kind_, compile::key(instance)};
   if (const auto kept = look_up(key, instance)) return *kept;
-  Threads threads(threads_);
+  const exec::OpThreads threads(threads_);
   try {
     const auto trace = device_->dry_run(instance);
     ++recorded_;

@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "capture/deferred.h"
 #include "checkpoint/weights/merge.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 #include "job/rank_process.h"
 #include "profile/database.h"
 #include "profile/traces.h"
@@ -134,19 +134,19 @@ struct Trainer::Impl {
     std::mutex mutex;
     const auto run = [&](size_t i) {
       at::NoGradGuard no_grad;
-      at::set_num_threads(static_cast<int>(job.cluster.threads));
+      const exec::OpThreads of_rank(static_cast<int>(job.cluster.threads));
       try {
         body(i);
       } catch (const std::exception& error) {
-        communicator(i).abort(error.what());
-        std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        communicator(i).abort(error.what());  // other ranks fail by it
       }
     };
     if (connections.size() == 1) {
-      const int before = at::get_num_threads();
       run(0);
-      at::set_num_threads(before);
     } else {
       std::vector<std::thread> threads;
       for (size_t i = 0; i < connections.size(); ++i) threads.emplace_back(run, i);

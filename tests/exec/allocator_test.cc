@@ -6,6 +6,7 @@
 #include "exec/kernels/kernels.h"
 #include "exec/memory/arena.h"
 #include "exec/memory/dry_run.h"
+#include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/processes.h"
 #include "tests/exec/support.h"
@@ -116,7 +117,7 @@ std::vector<at::Tensor> random_operands(const Case& c) {
 
 TEST_CASE(
     "recorded allocations serve 20 calls on two threads from an arena, bit-equal to free calls") {
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   for (const auto& c : cases()) {
     const auto instance = instance_of(c);
     const auto trace = record_trace(instance);

@@ -1,4 +1,5 @@
 // Kernels of attention against the reference.
+#include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
 #include "tests/support/torch_test.h"
@@ -162,12 +163,12 @@ TEST_CASE("attention by microkernels equals that of float64 within its rounding"
   auto wide_in = in;
   for (auto& [name, tensor] : wide_in) tensor = tensor.to(at::kDouble);
   const auto wide = run(wide_in, grad.to(at::kDouble), DType::float64, DType::float64);
-  const int threads = at::get_num_threads();
-  at::set_num_threads(2);
+  const int threads = exec::op_threads();
+  exec::set_op_threads(2);
   const auto two = run(in, grad, dtype_of(type), DType::float32);
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   const auto one = run(in, grad, dtype_of(type), DType::float32);
-  at::set_num_threads(threads);
+  exec::set_op_threads(threads);
   for (size_t i = 0; i < wide.size(); ++i) {
     INFO("result " << i);
     CHECK(at::equal(one[i], two[i]));

@@ -8,6 +8,7 @@
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
 #include "exec/memory/dry_run.h"
+#include "exec/op_threads.h"
 #include "tests/exec/processes.h"
 #include "tests/support/torch_test.h"
 
@@ -147,7 +148,7 @@ TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, on
 TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, over Gloo") {
   // Captured before the fork, on one thread: a process that has run a backward pass on several
   // threads cannot be forked.
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   const Gpt gpt;
   const auto errors = fork_ranks(
       2,

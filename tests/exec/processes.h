@@ -14,6 +14,7 @@
 
 #include "base/network/address.h"
 #include "exec/comm/shared/communicator.h"
+#include "exec/op_threads.h"
 
 namespace perigee::exec {
 
@@ -53,7 +54,7 @@ inline std::vector<std::string> fork_ranks(
       if (rank != 0) close(listener.socket);
       std::string error;
       try {
-        at::set_num_threads(1);
+        exec::set_op_threads(1);
         if (before) before(rank);
         if (memory) *memory = SharedMemory::open();
         const auto communicator = process_communicator(

@@ -4,6 +4,7 @@
 #include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
 #include "exec/memory/dry_run.h"
+#include "exec/op_threads.h"
 #include "exec/reference/reference.h"
 #include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
@@ -180,11 +181,11 @@ TEST_CASE("the rows of a product by blocks depend on no other row, and not on th
   if (!kernels::has_blocks(type)) return;
   const auto a = at::randn({150, 1500}, type), b = at::randn({1500, 200}, type);
   auto whole = at::empty({150, 200}, type), part = at::empty({37, 90}, type), one = whole.clone();
-  const int threads = at::get_num_threads();
+  const int threads = exec::op_threads();
   kernels::multiply_by_blocks(whole, a, b, false);
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   kernels::multiply_by_blocks(one, a, b, false);
-  at::set_num_threads(threads);
+  exec::set_op_threads(threads);
   kernels::multiply_by_blocks(part, a.narrow(0, 70, 37), b.narrow(1, 101, 90), false);
   CHECK(one.equal(whole));
   CHECK(part.equal(whole.narrow(0, 70, 37).narrow(1, 101, 90)));

@@ -1,7 +1,10 @@
 #include "profile/traces.h"
 
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "exec/kernels/kernels.h"
+#include "exec/op_threads.h"
 #include "tests/support/database_file.h"
 #include "tests/support/torch_test.h"
 
@@ -38,6 +41,57 @@ TEST_CASE("a trace is recorded once and found afterwards") {
   TraceDatabase two(database, 2);
   two.find(product(8));
   REQUIRE(two.recorded() == 1);
+}
+
+// The gradient of RMS norm: its kernel sums the rows of each thread on its own.
+compile::OpInstance gradient_of_norm() {
+  const graph::TensorType type{DType::float32, {64, 32}}, weight{DType::float32, {32}},
+      rstd{DType::float32, {64, 1}};
+  return {
+      "perigee::rms_norm_backward",
+      {{"grad", ValueId{0}}, {"self", ValueId{1}}, {"weight", ValueId{2}}, {"rstd", ValueId{3}}},
+      {type, type, weight, rstd},
+      {{32, 1}, {32, 1}, {1}, {1, 1}},
+      {type, weight}};
+}
+
+// Calls `use` on a new thread whose ops use one thread, between two numbers that others set.
+void between_other_threads(const std::function<void()>& use) {
+  const exec::OpThreads kept(1);  // a new thread's ops begin with the number that was set last
+  const auto set = [](int count) { std::thread([=] { exec::set_op_threads(count); }).join(); };
+  set(1);
+  std::thread([&] {
+    exec::set_op_threads(1);
+    set(3);
+    use();
+  }).join();
+  set(1);
+}
+
+TEST_CASE("no thread changes the number of threads of another one's ops") {
+  between_other_threads([] {
+    const auto x = at::rand({64, 32}), weight = at::rand({32}), rstd = at::rand({64, 1});
+    const auto instance = gradient_of_norm();
+    const auto kernel = exec::cpu_kernel({instance.op, instance.args, instance.outputs});
+    std::vector<at::Tensor> results(2);
+    kernel(std::vector<at::Tensor>{x, x, weight, rstd}, results, {});
+    CHECK(exec::op_threads() == 1);
+  });
+}
+
+TEST_CASE("traces are those of their number of threads, whatever other threads set") {
+  const DatabaseFile file("traces"), other("traces_between");
+  Database database(file.path), second(other.path);
+  const auto one = TraceDatabase(database, 1).find(gradient_of_norm());
+  const auto three = TraceDatabase(database, 3).find(gradient_of_norm());
+  REQUIRE(one);
+  REQUIRE(three);
+  CHECK(one->allocations != three->allocations);
+  between_other_threads([&] {
+    const auto found = TraceDatabase(second, 1).find(gradient_of_norm());
+    REQUIRE(found);
+    CHECK(found->allocations == one->allocations);
+  });
 }
 
 TEST_CASE("an op that cannot run on zeros has no trace") {

@@ -84,6 +84,15 @@ TEST_CASE("headers that applications include do not include fmt") {
         Lines{"src/base/fail.h:1: a public header may not include <fmt/format.h>"});
 }
 
+TEST_CASE("only exec/op_threads.cc sets LibTorch's number of threads") {
+  CHECK(perigee::structure::unsafe_thread_numbers(kSource) == Lines{});
+  TestTree tree;
+  tree.add("src/exec/op_threads.cc", "at::set_num_threads(1);\n");
+  tree.add("tests/exec/a.cc", "\n  at::set_num_threads(1);\n");
+  CHECK(perigee::structure::unsafe_thread_numbers(tree.root()) ==
+        Lines{"tests/exec/a.cc:2: must call exec::set_op_threads"});
+}
+
 TEST_CASE("no folder lists more than 25 files") {
   CHECK(perigee::structure::crowded_folders(kSource) == Lines{});
   TestTree tree;

@@ -157,6 +157,23 @@ std::vector<std::string> foreign_headers(const fs::path& root) {
   return broken;
 }
 
+std::vector<std::string> unsafe_thread_numbers(const fs::path& root) {
+  std::vector<std::string> broken;
+  for (const char* folder : {"src", "tests"}) {
+    for (const auto& path : files_below(root / folder, {".h", ".cc"})) {
+      const auto name = path.lexically_relative(root).string();
+      if (name == "src/exec/op_threads.cc" || name.starts_with("tests/structure/")) continue;
+      std::ifstream in(path);
+      std::string line;
+      for (int number = 1; std::getline(in, line); ++number) {
+        if (line.find("at::set_num_threads(") == std::string::npos) continue;
+        broken.push_back(fmt::format("{}:{}: must call exec::set_op_threads", name, number));
+      }
+    }
+  }
+  return broken;
+}
+
 std::vector<std::string> strategies(const fs::path& root) {
   std::vector<std::string> broken;
   std::string tests;

@@ -24,6 +24,9 @@ std::vector<std::string> train_order(const std::filesystem::path& root);
 // Headers of LibTorch, spdlog, Lua and CUDA are included only where they belong.
 std::vector<std::string> foreign_headers(const std::filesystem::path& root);
 
+// at::set_num_threads is called by src/exec/op_threads.cc alone, in src and in tests.
+std::vector<std::string> unsafe_thread_numbers(const std::filesystem::path& root);
+
 // No folder lists more than 25 files.
 std::vector<std::string> crowded_folders(const std::filesystem::path& root);
 

@@ -1,7 +1,6 @@
 #include "exec/comm/threads.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +14,7 @@
 #include "base/fail.h"
 #include "exec/comm/pieces.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 
 namespace perigee::exec {
 namespace {
@@ -270,7 +270,7 @@ void run_ranks(int64_t world, const std::function<void(Communicator&)>& body,
   std::vector<std::thread> threads;
   for (auto& communicator : communicators) {
     threads.emplace_back([&body, &mutex, &first, rank = communicator.get()] {
-      at::set_num_threads(1);
+      set_op_threads(1);
       c10::AutoGradMode no_grad(false);
       try {
         body(*rank);

@@ -1,7 +1,6 @@
 #include "exec/memory/dry_run.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <sys/mman.h>
 
@@ -13,6 +12,7 @@
 #include "base/fail.h"
 #include "exec/kernels/kernels.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -98,7 +98,7 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
   // LibTorch sets a thread's number of OpenMP threads when the thread first asks for it. oneDNN
   // reads OpenMP's number and does not ask LibTorch: on a new thread (base/parallel.h) it would
   // reserve scratch memory for as many threads as there are cores.
-  at::get_num_threads();
+  op_threads();
   const Op op = op_of(instance);
   std::vector<at::Tensor> operands;
   for (size_t i = 0; i < instance.operands.size(); ++i) {

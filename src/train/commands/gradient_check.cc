@@ -1,7 +1,6 @@
 #include "train/commands/gradient_check.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/measure/profile_path.h"
@@ -259,7 +259,7 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
                    .training->at(1, {0, step.job.batch.global});
 
   exec::install_allocator();
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   profile::Database database(profile_of(planned.job));
   profile::TraceDatabase traces(database, 1, exec::cpu_device());
   const auto single = exec::single_communicator();

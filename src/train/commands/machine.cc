@@ -22,6 +22,7 @@
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
 #include "exec/kernels/product.h"
+#include "exec/op_threads.h"
 #include "job/job.h"
 #include "text/tokenizer.h"
 #include "train/ranks/share.h"
@@ -108,7 +109,7 @@ double speedup(int threads) {
   const auto a = at::rand({1024, 1024}), b = at::rand({1024, 1024});
   auto c = at::empty({1024, 1024});
   const auto seconds = [&](int count) {
-    at::set_num_threads(count);
+    exec::set_op_threads(count);
     auto least = std::chrono::duration<double>::max();
     for (int i = 0; i < 6; ++i) {
       const auto begin = std::chrono::steady_clock::now();
@@ -207,7 +208,7 @@ std::vector<std::string> describe_machine() {
   add("LibTorch", {fmt::format("{}, {}, kernels for {}", TORCH_VERSION,
                                file_of(reinterpret_cast<const void*>(&at::get_num_threads)),
                                at::get_cpu_capability())});
-  const int cores = at::get_num_threads();
+  const int cores = exec::op_threads();
   add("threads", {fmt::format("{} at most", cores)});
   add("ranks", {describe_ranks(cores)});
   add("products", {describe_products()});

@@ -1,6 +1,5 @@
 #include "train/commands/train_job.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "data/files_record.h"
+#include "exec/op_threads.h"
 #include "train/commands/gradient_check.h"
 #include "train/generate/training_samples.h"
 #include "train/measure/recorded_profile.h"
@@ -45,7 +45,7 @@ void require_gradients(const Task& task, const std::string& plan_text) {
   on_cpu.job = completed(on_cpu);
   const auto check = check_gradients(plan_task(on_cpu, plan_text));
   // The check sets one thread.
-  at::set_num_threads(static_cast<int>(threads_of_rank(task.job, task.world)));
+  exec::set_op_threads(static_cast<int>(threads_of_rank(task.job, task.world)));
   require_passed(check);
 }
 

@@ -1,7 +1,6 @@
 #include "train/generate/generator.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <map>
@@ -16,6 +15,7 @@
 #include "compile/compile.h"
 #include "exec/executor.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "profile/database.h"
 #include "profile/traces.h"
@@ -108,7 +108,7 @@ Generator::Impl::Impl(const Task& task, const GeneratorOptions& options, Connect
       slots(options.slots),
       texts(static_cast<size_t>(options.slots)) {
   exec::install_allocator();
-  at::set_num_threads(static_cast<int>(job.cluster.threads));
+  exec::set_op_threads(static_cast<int>(job.cluster.threads));
   const bool root = group->index() == 0;
   const auto open = [&] { model = open_decode_model(task, options, group->size()); };
   wait_for_work(*group, job, root ? std::function<void()>(open) : nullptr);

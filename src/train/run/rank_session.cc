@@ -1,6 +1,5 @@
 #include "train/run/rank_session.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
@@ -9,6 +8,7 @@
 
 #include "base/log_format.h"
 #include "exec/memory/allocator.h"
+#include "exec/op_threads.h"
 #include "shard/loss/classify_loss.h"
 #include "shard/propagate/matched_rules.h"
 #include "train/measure/profile_path.h"
@@ -59,7 +59,7 @@ RankSession::RankSession(const Task& task, Connection met)
                {.tells = communicator->rank() % std::max<int64_t>(1, connection.local_ranks) == 0}),
       traces(database, static_cast<int>(job.cluster.threads), connection.device) {
   exec::install_allocator();
-  at::set_num_threads(static_cast<int>(job.cluster.threads));
+  exec::set_op_threads(static_cast<int>(job.cluster.threads));
 }
 
 const Blueprint& plan_session(const Task& task, RankSession& session, const std::string& plan_text,

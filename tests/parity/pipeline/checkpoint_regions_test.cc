@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compile/graph/recompute.h"
+#include "exec/op_threads.h"
 #include "plan/pipeline.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
@@ -38,7 +39,7 @@ std::string grouped(int group) { return fmt::format(R"("1": "blocks.*", "group":
 
 int64_t highest_peak(const plan::Plan& plan) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   int64_t peak = 0;
   for (const auto& program :
        compile::compile_all(deep().graph, plan, {.clip_norm = 0.5}, traces).programs) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "exec/op_threads.h"
 #include "simulate/simulate.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
@@ -58,7 +59,7 @@ plan::Plan deferred_plan(const std::string& strategy, const std::string& model =
 
 compile::Programs programs_of(const std::string& strategy, const std::string& model = kTied) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   return compile::compile_all(one_device(model).given.graph, deferred_plan(strategy, model),
                               {.clip_norm = 0.5}, traces);
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "exec/op_threads.h"
 #include "simulate/op_cost.h"
 #include "simulate/simulate.h"
 #include "tests/parity/support/built_in.h"
@@ -77,7 +78,7 @@ std::string passes_of(const Program& program) {
 Program program_of(const std::string& mesh, const std::string& methods, int64_t microbatches,
                    int64_t rank = 0) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   const auto& given = model(kSample, microbatches);
   return compile::compile(given.graph, plan_on(given, mesh, methods, microbatches), {}, rank,
                           traces);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"
@@ -54,7 +55,7 @@ const Outcome& one_device() {
 
 std::vector<Program> kept_programs(const std::string& strategy) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   return compile::compile_all(deep_model().graph, plan_for(strategy), {.clip_norm = 0.5}, traces)
       .programs;
 }

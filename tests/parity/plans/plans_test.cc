@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "compile/compile.h"
 #include "exec/comm/threads.h"
+#include "exec/op_threads.h"
 #include "tests/exec/processes.h"
 #include "tests/parity/support/models.h"
 #include "tests/parity/support/ranks.h"
@@ -140,7 +141,7 @@ std::vector<Program> compile_all(const Drawn& drawn, compile::TraceSource& trace
 std::set<std::string> seen;
 
 void check_plan(const std::string& model, uint64_t seed, bool in_parts) {
-  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  exec::set_op_threads(1);  // as ranks: some ops allocate by the number of threads
   auto drawn = draw(model, seed);
   if (in_parts) keep_in_parts(drawn, seed);
   DryRuns traces;

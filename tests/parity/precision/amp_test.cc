@@ -10,6 +10,7 @@
 
 #include "capture/capture.h"
 #include "compile/graph/autocast.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/parity/support/support.h"
@@ -316,7 +317,7 @@ TEST_CASE("built-in models train on ranks as on one device, within bfloat16's ro
 
 TEST_CASE("a unit that is re-gathered is cast anew") {
   torch::manual_seed(5);
-  at::set_num_threads(1);        // as ranks: some ops allocate by the number of threads
+  exec::set_op_threads(1);       // as ranks: some ops allocate by the number of threads
   constexpr int64_t kMany = 64;  // the peak lies where the backward pass begins
   const auto given = built_in(kGpt, kMany, 1, "float32");
   const auto peak = [&](const char* reshard) {

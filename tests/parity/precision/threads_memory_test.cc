@@ -4,6 +4,7 @@
 
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/memory.h"
 #include "tests/parity/support/ranks.h"
@@ -73,7 +74,7 @@ TEST_CASE("a step on 1 to 4 threads holds the predicted bytes in every precision
       Steps one;
       for (int threads = 1; threads <= 4; ++threads) {
         INFO(kind << " " << precision << ", " << threads << " threads");
-        at::set_num_threads(threads);
+        exec::set_op_threads(threads);
         const auto program = dry_program_of(given, plan);
         CHECK(program.exact_memory);
         const auto steps = run_steps(given, program, plan.mesh, threads);
@@ -85,14 +86,14 @@ TEST_CASE("a step on 1 to 4 threads holds the predicted bytes in every precision
       }
     }
   }
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
 }
 
 TEST_CASE("a trace without the allocations of ops is refused") {
   torch::manual_seed(5);
   const auto given = model_of("gpt");
   const auto plan = plan_in(given, kPrecisions[1]);
-  at::set_num_threads(2);
+  exec::set_op_threads(2);
   auto program = dry_program_of(given, plan);
   int64_t left_out = 0;
   for (auto& section : program.sections) {
@@ -106,7 +107,7 @@ TEST_CASE("a trace without the allocations of ops is refused") {
   CHECK(left_out > 0);
   CHECK_THROWS_WITH(run_steps(given, program, plan.mesh, 2),
                     Catch::Contains("as when its trace was recorded, but makes one more"));
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
 }
 
 // Records each op twice: on this thread, and on a new one that has run no other op.
@@ -136,12 +137,12 @@ TEST_CASE("a trace does not depend on whether its op is the first that a thread 
     const auto plan = plan_in(given, precision);
     for (int threads = 1; threads <= 4; ++threads) {
       INFO(precision << ", " << threads << " threads");
-      at::set_num_threads(threads);
+      exec::set_op_threads(threads);
       RecordedTwice traces;
       compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, traces);
     }
   }
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "exec/executor.h"
+#include "exec/op_threads.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::parity {
@@ -15,7 +16,7 @@ using Kind = compile::Binding::Kind;
 std::vector<Outcome> train_copies(const Given& given, const CopyBatch& batch,
                                   const Averaging& averaging, const compile::StepSpec& spec,
                                   int64_t steps) {
-  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  exec::set_op_threads(1);  // as ranks: some ops allocate by the number of threads
   const auto copies = batch.copies, microbatches = batch.microbatches;
   auto plan = plan_of(given, R"([["parallel_mode", [["data", 1]]])" + batch.methods + "]",
                       batch.rows);

@@ -7,6 +7,7 @@
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
 #include "exec/memory/dry_run.h"
+#include "exec/op_threads.h"
 #include "lua/strategy.h"
 #include "tests/parity/support/memory.h"
 #include "tests/parity/support/steps.h"
@@ -159,7 +160,7 @@ std::map<std::string, int> exchanges_of(const compile::Program& program) {
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const std::function<void(compile::Program&)>& edit,
                            const compile::StepSpec& spec, int64_t steps) {
-  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  exec::set_op_threads(1);  // as ranks: some ops allocate by the number of threads
   plan::verify(plan, given.graph);
   static DryRuns traces;
   std::vector<compile::Program> programs;

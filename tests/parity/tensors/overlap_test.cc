@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"
@@ -39,7 +40,7 @@ plan::Plan plan_for(const char* axes, const std::string& methods, int64_t microb
 
 Program program_of(const char* axes, const std::string& methods, int64_t microbatches = 1) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   return compile::compile(gpt(microbatches).graph, plan_for(axes, methods, microbatches), kSpec, 0,
                           traces);
 }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"
@@ -42,7 +43,7 @@ plan::Plan with_regions(plan::Plan plan, size_t set) {
 }  // namespace
 
 TEST_CASE("a budget recomputes the fewest of equal blocks that fit") {
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   torch::manual_seed(3);
   const auto given = built_in(kFour, kRows);
   DryRuns traces;
@@ -87,7 +88,7 @@ TEST_CASE("a budget recomputes the fewest of equal blocks that fit") {
 }
 
 TEST_CASE("each stage of a pipeline fits its own budget") {
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   torch::manual_seed(3);
   const auto given = built_in(kFour, kRows, 4);
   DryRuns traces;
@@ -123,7 +124,7 @@ TEST_CASE("each stage of a pipeline fits its own budget") {
 }
 
 TEST_CASE("a plan lists no kept values of regions that a budget leaves out") {
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   torch::manual_seed(3);
   const auto given = built_in(kFour, kRows);
   DryRuns traces;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"
@@ -40,7 +41,7 @@ int64_t bytes_of(const Program& program, Frame::Kind kind, bool host) {
 
 Program program_of(const Given& given, const std::string& text) {
   static DryRuns traces;
-  at::set_num_threads(1);
+  exec::set_op_threads(1);
   return compile::compile(given.graph, plan_of(given, text, kRows), {.clip_norm = 0.5}, 0, traces);
 }
 

@@ -1,6 +1,5 @@
 #include "tests/cuda/simulated/programs/plans.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
+#include "exec/op_threads.h"
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/programs/device.h"
 #include "tests/cuda/simulated/races.h"
@@ -164,7 +164,7 @@ const Compiled& compiled(const std::string& name) {
   const auto row = std::find_if(rows().begin(), rows().end(),
                                 [&](const Row& r) { return r.name == name; });
   if (row == rows().end()) throw std::out_of_range(name);
-  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  exec::set_op_threads(1);  // as ranks: some ops allocate by the number of threads
   torch::manual_seed(5);
   const int64_t copies = row->methods.find("local_sgd") == row->methods.npos ? 1 : 2;
   of.given = parity::built_in(row->model, kSamples, row->microbatches * copies, "float64", 4);
@@ -208,7 +208,7 @@ Simulated simulate(const Compiled& of, const std::vector<compile::Program>& prog
   std::vector<std::unique_ptr<exec::Executor>> executors(programs.size());
   run.errors = run_gpus(
       world, std::chrono::seconds(60), [&](exec::Communicator& c, CudaDevice& gpu) {
-        at::set_num_threads(1);
+        exec::set_op_threads(1);
         const c10::AutoGradMode no_grad(false);
         const auto r = static_cast<size_t>(c.rank());
         executors[r] = std::make_unique<exec::Executor>(
@@ -241,7 +241,7 @@ Simulated simulate_varied(const Compiled& of, uint64_t seed, const Varied& how) 
   std::vector<Pair> executors(of.programs.size());
   run.errors = run_gpus(
       world, std::chrono::seconds(60), [&](exec::Communicator& c, CudaDevice& gpu) {
-        at::set_num_threads(1);
+        exec::set_op_threads(1);
         const c10::AutoGradMode no_grad(false);
         const auto r = static_cast<size_t>(c.rank());
         if (how.recorder) recorders[r] = how.recorder(*gpu.recorder());
