@@ -85,13 +85,14 @@ std::shared_ptr<void> NcclGroup::register_memory(exec::CollectiveMemory memory) 
   const auto text = possible && !memory.layout.empty()
                         ? fmt::format("{} {}", memory.bytes, memory.layout)
                         : "";
+  const char* remedy = "";
   try {
     if (!main_->agree(text) || text.empty()) return nullptr;
+    remedy = "; NCCL_WIN_ENABLE=0 turns NCCL's windows off";
     // A copy: where it fails, NCCL may use the memory until it is aborted.
     return main_->make_window(memory.memory, memory.bytes);
   } catch (const std::exception& error) {
-    fail_work("the registration of memory",
-              exec::first_line(error) + "; NCCL_WIN_ENABLE=0 turns NCCL's windows off");
+    fail_work("the registration of memory", exec::first_line(error) + remedy);
   }
 }
 

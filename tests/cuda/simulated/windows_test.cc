@@ -220,7 +220,8 @@ TEST_CASE("a rank that registers no memory ends the others at the time-out") {
   const auto errors = errors_without_rank_1(false);
   for (const int rank : {0, 2}) {
     CHECK_THAT(errors[rank], Contains("the registration of memory over data (ranks 0,1,2) must "
-                                      "finish within 0.6 s, but got: "));
+                                      "finish within 0.6 s, but got: ") &&
+                                 !Contains("NCCL_WIN_ENABLE"));
   }
   CHECK(simulated::broken_rules() == kNone);
 }
