@@ -170,7 +170,7 @@ TEST_CASE("attention by microkernels equals that of float64 within its rounding"
   exec::set_op_threads(1);
   const auto one = run(in, grad, dtype_of(type), DType::float32);
   exec::set_op_threads(threads);
-  // On an Intel CPU, products of float32 are MKL's, which round differently within a team of threads.
+  // Other products are MKL's, which may round differently within a team of threads.
   const bool by_blocks = kernels::takes_blocks(in[0].second, in[1].second, in[2].second);
   for (size_t i = 0; i < wide.size(); ++i) {
     INFO("result " << i);

@@ -151,7 +151,7 @@ void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, E
       launch(cast_packs<T>, parts, kThreads, stream, from, scale, to, packs, format_of(e5m2),
              magnitude.workspace);
     }
-    if (rest > 0) {  // after packs: less than one
+    if (rest > 0) {  // after packs: fewer elements than one has
       const auto more = blocks(blocks_for(rest, 4));
       launch(cast<T>, more, kThreads, stream, from + packs * kEach, scale, to + packs * kEach, rest,
              format_of(e5m2), magnitude.workspace ? magnitude.workspace + parts : nullptr);

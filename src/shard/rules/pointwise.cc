@@ -131,9 +131,8 @@ void add_pointwise_rules(Rules& rules) {
                 auto pattern = whole_pattern(call);
                 const bool magnitude = call.has_result(1);  // of all dims
                 for (int d = 0; d < call.rank(0); ++d) {
-                  pattern.operands[0][d] = pattern.results[0][d] = magnitude
-                                                                       ? pattern.add(Role::max)
-                                                                       : pattern.add();
+                  pattern.operands[0][d] = pattern.results[0][d] = pattern.add(
+                      magnitude ? Role::max : Role::free);
                 }
                 if (call.rank(1) > 0) pattern.own_operands = {1};
                 if (magnitude && call.result_rank(1) > 0) pattern.own_results = {1};
