@@ -28,10 +28,11 @@ get_filename_component(nvidia ${nvidia}/../nvidia ABSOLUTE)
 find_path(nccl_INCLUDE nccl.h HINTS ${nvidia}/nccl/include ${toolkit}/include NO_CACHE)
 find_library(nccl_LIBRARY NAMES libnccl.so.2 nccl HINTS ${nvidia}/nccl/lib ${toolkit}/lib64 NO_CACHE)
 find_library(cudart_LIBRARY NAMES cudart libcudart.so.13 HINTS ${toolkit}/lib64 ${nvidia}/cu13/lib NO_CACHE)
-foreach(part nccl_INCLUDE nccl_LIBRARY cudart_LIBRARY)
+find_library(cublasLt_LIBRARY NAMES cublasLt libcublasLt.so.13 HINTS ${toolkit}/lib64 ${nvidia}/cu13/lib NO_CACHE)
+foreach(part nccl_INCLUDE nccl_LIBRARY cudart_LIBRARY cublasLt_LIBRARY)
   if(NOT ${part})
     message(FATAL_ERROR "[build] the CUDA part needs ${part}, but it is neither in ${toolkit} nor in ${nvidia}: "
-      "install NCCL, or configure with -DPERIGEE_NVCC=OFF to leave the CUDA part out")
+      "install it, or configure with -DPERIGEE_NVCC=OFF to leave the CUDA part out")
   endif()
 endforeach()
 
@@ -41,7 +42,7 @@ target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${ncc
 # toolkit and beside LibTorch: DT_RPATH, unlike RUNPATH, also applies to dependencies of libraries.
 target_link_libraries(torch::cuda INTERFACE torch::cpu
   -Wl,--push-state,--no-as-needed ${PERIGEE_TORCH}/lib/libtorch_cuda.so ${PERIGEE_TORCH}/lib/libc10_cuda.so -Wl,--pop-state
-  ${nccl_LIBRARY} ${cudart_LIBRARY})
+  ${nccl_LIBRARY} ${cudart_LIBRARY} ${cublasLt_LIBRARY})
 set(cuda_folders ${toolkit}/lib64 ${nvidia}/cu13/lib ${nvidia}/cusparselt/lib ${nvidia}/nvshmem/lib ${nvidia}/nccl/lib
   ${nvidia}/cudnn/lib)
 target_link_options(torch::cuda INTERFACE LINKER:--disable-new-dtags

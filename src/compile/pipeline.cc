@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/fail.h"
+#include "compile/draft/fuse_activations.h"
 #include "compile/draft/product_ways.h"
 #include "compile/gradients/accumulate.h"
 #include "compile/gradients/loss_scale.h"
@@ -304,6 +305,8 @@ const std::vector<Pass<DraftState>>& draft_passes() {
       {"find_waited", "finds collectives that Overlap::bulk does not hide",
        [](DraftState& s) { s.waited = find_waited(s.draft, s.plan.overlap.bulk); }},
       {"slice_products", "cuts products into slices that overlap with their collectives", slice},
+      {"fuse_activations", "lets products compute GELU and its gradient",
+       [](DraftState& s) { if (s.plan.overlap.activations) fuse_activations(s.draft, s.traces); }},
       {"set_product_ways", "states how products are computed where the plan says it",
        [](DraftState& s) { set_product_ways(s.draft, s.plan.products, s.traces); }},
       {"offload_activations", "copies saved activations to host memory and back",

@@ -58,6 +58,18 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
+// Throws Error where the plan wants GELU to be computed by products, but the graph has none.
+void check_activations(const graph::Graph& graph) {
+  const bool has_one = std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
+    return node.op == "aten::gelu" && node.get<std::string>("approximate", "none") == "tanh" &&
+           graph::is_half(graph.type(node.outputs[0]).dtype);
+  });
+  if (has_one) return;
+  fail("overlap",
+       "activations lets products of 16 bits compute the tanh form of GELU, but the model has none "
+       "in 16 bits: use amp_native or half and gelu(approximate = \"tanh\"), or leave it out");
+}
+
 // `transfers`: with stages of unequal submeshes; `given` is then the plan as one of the stages
 // sees it.
 Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec,
@@ -69,6 +81,7 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
                    .transfers = transfers,
                    .lowers_precision = given.precision != plan::Precision() || given.fp8};
   run_passes(graph_passes(), state);
+  if (given.overlap.activations) check_activations(state.graph);
   Common common{.captured = graph,
                 .graph = std::move(state.graph),
                 .sharding = std::move(state.sharding),

@@ -28,7 +28,9 @@ bool on_matrix_units(std::string_view op) {
                            "perigee::attention",
                            "perigee::attention_backward",
                            "perigee::addmm_",
-                           "perigee::mm_"};
+                           "perigee::mm_",
+                           "perigee::mm_gelu",
+                           "perigee::mm_gelu_backward"};
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 

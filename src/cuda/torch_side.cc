@@ -59,6 +59,11 @@ void make_workspaces() {
   made.push_back(own);
 }
 
+BlasLt blas_lt() {
+  return {at::cuda::getCurrentCUDABlasLtHandle(), at::cuda::getCUDABlasLtWorkspace(),
+          at::cuda::getCUDABlasLtWorkspaceSize()};
+}
+
 cudaStream_t current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(index_of(device)).stream();
 }

@@ -26,6 +26,14 @@ std::shared_ptr<void> direct_to(int device, cudaStream_t stream);
 // would allocate them in the first product: they must not lie at planned addresses.
 void make_workspaces();
 
+// cuBLASLt for this thread's ops on the current GPU.
+struct BlasLt {
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;  // of this thread and its stream (make_workspaces)
+  size_t workspace_bytes = 0;
+};
+BlasLt blas_lt();
+
 // Returns the stream that this thread's ops on the GPU are submitted to.
 cudaStream_t current_stream(int device);
 cudaStream_t current_stream();  // on the current GPU

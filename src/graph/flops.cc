@@ -98,6 +98,11 @@ const std::unordered_map<std::string_view, Rule>& rules() {
     }
     for (auto op : {"aten::addmm", "aten::baddbmm"}) t[op] = matrix_product_and_sum;
     for (auto op : {"perigee::addmm_", "perigee::mm_"}) t[op] = matrix_product_in_place;
+    t["perigee::mm_gelu"] = t["perigee::mm_gelu_backward"] = [](const Sizes& s) {
+      const double elements = s.operand("self") / std::max(1.0, s.size_from_end("self", 1)) *
+                              s.size_from_end("mat2", 1);
+      return elements * (2 * s.size_from_end("self", 1) + 1);
+    };
     t["aten::addmv"] = [](const Sizes& s) {
       return s.result() * (2 * s.size_from_end("mat", 1) + 1);
     };

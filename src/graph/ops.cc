@@ -319,7 +319,9 @@ bool is_product(std::string_view op) {
                                                   "perigee::attention_backward",
                                                   "perigee::grouped_mm",
                                                   "perigee::grouped_outer",
-                                                  "perigee::mm_"};
+                                                  "perigee::mm_",
+                                                  "perigee::mm_gelu",
+                                                  "perigee::mm_gelu_backward"};
   return std::ranges::find(products, op) != std::end(products);
 }
 

@@ -113,6 +113,9 @@
 // -- In programs only (compile/ adds them).
 //   comm::barrier(values, axis)      every rank reads what the others have written to the values, of which the ranks have
 //                                    one copy; their memory is the result
+//   perigee::mm_gelu(self [r,k], mat2 [k,c], bias [c]?) -> (GELU of pre, pre = self @ mat2 + bias)    GELU's tanh form;
+//       GELU and d have the types' shapes, of r c elements; pre is [r,c], and read in any shape of r c elements
+//   perigee::mm_gelu_backward(self [r,k], mat2 [k,c], pre) -> (d = (self @ mat2) GELU'(pre), d's sum over rows [c])
 // A name ending in _ writes its first operand(s) in place and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.
 //   perigee::copy_(self, source, scale = 1.0)              self = source * scale

@@ -175,6 +175,7 @@ std::string print(const Plan& plan) {
       document["overlap"]["deferred"] = o.deferred;
       document["overlap"]["deferred_limit"] = o.deferred_limit;
     }
+    if (o.activations) document["overlap"]["activations"] = true;
     if (o.experts) document["overlap"]["experts"] = true;
     if (o.weights) document["overlap"]["weights"] = true;
   }

@@ -172,7 +172,7 @@ Offload parse_offload(const Field& field) {
 
 Overlap parse_overlap(const Field& field) {
   field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "bulk", "deferred",
-               "deferred_limit", "experts", "weights"});
+               "deferred_limit", "experts", "weights", "activations"});
   Overlap overlap{.accumulate = field.at("accumulate").boolean(),
                   .step = field.at("step").boolean(),
                   .receives = field.at("receives").boolean(),
@@ -184,6 +184,7 @@ Overlap parse_overlap(const Field& field) {
     overlap.deferred = field.at("deferred").texts();
     overlap.deferred_limit = field.at("deferred_limit").integer();
   }
+  overlap.activations = field.has("activations") && field.at("activations").boolean();
   overlap.experts = field.has("experts") && field.at("experts").boolean();
   overlap.weights = field.has("weights") && field.at("weights").boolean();
   return overlap;

@@ -81,6 +81,8 @@ struct Offload {
 // Overlap of compute and communication within a step, in addition to Communication::overlap.
 struct Overlap {
   bool accumulate = false;  // matrix products accumulate into their gradient's buffer
+  // Products of 16 bits compute the tanh form of GELU after them, and its gradient.
+  bool activations = false;
   // A bucket's optimizer step starts when the bucket is reduced, not when all are.
   bool step = false;
   bool receives = false;  // a pipeline's messages are received while the preceding section runs

@@ -128,6 +128,45 @@ TEST_CASE("GELU's gradient takes any number of rows, and rows that are not whole
                   {{dtype, {rows, columns}}, {dtype, {columns}}}, sums);
 }
 
+TEST_CASE(
+    "products with GELU take any sizes and layouts, with and without bias and second result") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const auto dtype = dtype_of(type);
+  const int64_t rows = GENERATE(0, 1, 9, 136), inner = GENERATE(8, 40, 31),
+                columns = GENERATE(8, 136, 31);
+  seed(14);
+  const auto small = [&](std::vector<int64_t> shape) { return at::randn(shape).to(type); };
+  const auto by_columns = [](const at::Tensor& t) { return t.t().contiguous().t(); };
+  const auto a = small({rows, inner}), b = small({inner, columns}), bias = small({columns});
+  const graph::TensorType whole{dtype, {rows, columns}}, vector{dtype, {columns}};
+  const double sums = 20 * tolerance(type);
+  for (const auto& x : {a, by_columns(a), shifted({rows, inner}, type)}) {
+    for (const auto& y : {b, by_columns(b)}) {
+      same_everywhere("perigee::mm_gelu", {{"self", x}, {"mat2", y}, {"bias", bias}}, {},
+                      {whole, whole}, tolerance(type));
+      same_everywhere("perigee::mm_gelu", {{"self", x}, {"mat2", y}}, {}, {whole, whole},
+                      tolerance(type));
+      same_everywhere("perigee::mm_gelu", {{"self", x}, {"mat2", y}, {"bias", bias}}, {}, {whole},
+                      tolerance(type));
+      same_everywhere("perigee::mm_gelu", {{"self", x}, {"mat2", y}}, {}, {whole}, tolerance(type));
+      const auto pre = small({rows, columns});
+      for (const auto& saved : {pre, shifted({rows, columns}, type)}) {
+        same_everywhere("perigee::mm_gelu_backward", {{"self", x}, {"mat2", y}, {"pre", saved}}, {},
+                        {whole, vector}, sums);
+      }
+      same_everywhere("perigee::mm_gelu_backward", {{"self", x}, {"mat2", y}, {"pre", pre}}, {},
+                      {whole}, sums);
+    }
+  }
+  // Results of more dims than two.
+  const graph::TensorType cut{dtype, {1, rows, 1, columns}};
+  same_everywhere("perigee::mm_gelu", {{"self", a}, {"mat2", b}, {"bias", bias}}, {}, {cut, whole},
+                  tolerance(type));
+  same_everywhere("perigee::mm_gelu_backward",
+                  {{"self", a}, {"mat2", b}, {"pre", small({1, rows, columns})}}, {}, {cut, vector},
+                  sums);
+}
+
 TEST_CASE("cross entropy takes logits of any size, minus infinity and NaN") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const int64_t columns = GENERATE(3, 4103);

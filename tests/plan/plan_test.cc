@@ -113,6 +113,7 @@ TEST_CASE("every printed plan parses to the same plan") {
       plan.products[product_name(graph::DType::bfloat16, 8, 64, 16)] = "library";
     }
     plan.overlap.accumulate = *rc::gen::arbitrary<bool>();
+    plan.overlap.activations = *rc::gen::arbitrary<bool>();
     plan.overlap.step = *rc::gen::arbitrary<bool>();
     plan.overlap.receives = *rc::gen::arbitrary<bool>();
     plan.overlap.slices = *rc::gen::arbitrary<int64_t>();

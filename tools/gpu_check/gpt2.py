@@ -14,6 +14,10 @@ SIZES = {
 OPTIMIZER = {"name": "adamw", "lr": 6e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip_norm": 1.0}
 WARM_UP = 4  # steps that are not timed
 LIKE_TORCH = 0.05  # largest difference of a loss: sums in bf16 are in another order
+# Products that compute GELU.
+ACTIVATIONS = """local m = require "perigee.methods"
+return { m.parallel_mode {}, m.amp_native { dtype = "bf16" }, m.overlap { activations = true } }
+"""
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bf16 products
 
 
@@ -48,7 +52,12 @@ def gpt2(machine, session):
     figures = of_run(machine, size, "Perigee", run)
     figures["Perigee last loss"] = steps[-1]["loss"]
     against_torch(machine, session, {**size, "tokens": str(tokens), "weights": str(weights)}, steps, figures)
-    with_graphs(machine, session, size, tables, steps, figures)
+    job = write_tables(session, "gpt2-graphs", {**tables, "cluster": {"graphs": "auto"}}, strategy="amp_native")
+    compared(machine, session, size, "graphs", job, steps, figures)
+    strategy = session.scratch / "activations.lua"
+    strategy.write_text(ACTIVATIONS)
+    job = write_tables(session, "gpt2-activations", tables, strategy=str(strategy))
+    compared(machine, session, size, "activations", job, steps, figures)
     return figures
 
 
@@ -62,18 +71,17 @@ def of_run(machine, size, name, run):
     return figures
 
 
-# Adds the figures of steps that are CUDA graphs.
-def with_graphs(machine, session, size, tables, steps, figures):
-    tables = {**tables, "cluster": {"graphs": "auto"}}
+# Adds the figures of a job that trains in another way, whose losses must be those of `steps`.
+def compared(machine, session, size, way, job, steps, figures):
     try:
-        run = train(machine, session, write_tables(session, "gpt2-graphs", tables, strategy="amp_native"), machine.device, 1)
+        run = train(machine, session, job, machine.device, 1)
     except (Failed, Late) as error:
-        raise Failed(f"with graphs: {error or 'ran past the time'}", figures) from error
-    figures.update(of_run(machine, size, "Perigee, graphs,", run))
+        raise Failed(f"with {way}: {error or 'ran past the time'}", figures) from error
+    figures.update(of_run(machine, size, f"Perigee, {way},", run))
     most = max(abs(a["loss"] - b["loss"]) for a, b in zip(metrics(run), steps, strict=True))
-    figures["Perigee, graphs, largest difference of losses"] = most
+    figures[f"Perigee, {way}, largest difference of losses"] = most
     if not most <= LIKE_TORCH:
-        raise Failed(f"a loss with graphs differs from that without by {most:.2g}", figures)
+        raise Failed(f"a loss with {way} differs from that without by {most:.2g}", figures)
 
 
 # Adds the figures of PyTorch, where python3 has it.

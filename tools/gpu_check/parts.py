@@ -20,7 +20,7 @@ def all_parts(machine):
         part("losses", 150, losses),
         part("memory", 60, memory),
         part("resume", 60, resume),
-        part("gpt2", 200, gpt2),
+        part("gpt2", 220, gpt2),
         part("kernels", 120, kernels),
         part("sanitizer", 120, sanitizer),
         part("nccl", 60, nccl),

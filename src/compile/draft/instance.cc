@@ -25,7 +25,9 @@ bool set_allocations(Draft& draft, DraftInstruction& part, TraceSource& traces) 
     }
   }
   if (!instruction.in_place) {
-    for (auto v : instruction.outputs) instance.outputs.emplace_back(draft.value(v).type);
+    for (auto v : instruction.outputs) {
+      instance.outputs.push_back(v.defined() ? std::optional(draft.value(v).type) : std::nullopt);
+    }
   }
   OpTrace trace;
   if (auto known = traces.find(instance)) {
@@ -33,12 +35,16 @@ bool set_allocations(Draft& draft, DraftInstruction& part, TraceSource& traces) 
   } else {
     trace.complete = false;
     for (const auto& type : instance.outputs) {
-      trace.output_allocation.push_back(static_cast<int32_t>(trace.allocations.size()));
+      trace.output_allocation.push_back(-1);
+      trace.output_strides.emplace_back();
+      if (!type) continue;
+      trace.output_allocation.back() = static_cast<int32_t>(trace.allocations.size());
       trace.allocations.push_back(type->bytes());
-      trace.output_strides.push_back(contiguous_strides(type->shape));
+      trace.output_strides.back() = contiguous_strides(type->shape);
     }
   }
   for (size_t k = 0; k < instance.outputs.size(); ++k) {
+    if (!instance.outputs[k]) continue;
     const auto allocation = trace.output_allocation.at(k);
     const auto& type = *instance.outputs[k];
     if (allocation < 0 || trace.allocations[allocation] != type.bytes() ||

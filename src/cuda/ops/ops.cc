@@ -33,6 +33,8 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::full", full},
       {"perigee::gelu_backward_sum", gelu_backward_sum},
       {"perigee::merge_attention", merge_attention},
+      {"perigee::mm_gelu", activated_product},
+      {"perigee::mm_gelu_backward", activated_product},
       {"perigee::random", random},
       {"perigee::reshape", reshape},
       {"perigee::restore_", restore},

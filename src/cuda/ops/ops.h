@@ -59,6 +59,9 @@ Kernel sum_over_dims(const Arguments& arguments, const OpContext& context);
 // aten::mm, padded where that is faster (products.h).
 Kernel product(const Arguments& arguments, const OpContext& context);
 
+// perigee::mm_gelu and mm_gelu_backward: by cuBLASLt's epilogues where it has a kernel for them.
+Kernel activated_product(const Arguments& arguments, const OpContext& context);
+
 Kernel reshape(const Arguments& arguments, const OpContext& context);
 Kernel copy(const Arguments& arguments, const OpContext& context);
 Kernel accumulate(const Arguments& arguments, const OpContext& context);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "exec/ops/activated_product.h"
 #include "exec/reference/ops.h"
 
 #ifndef INTRA_OP_PARALLEL
@@ -41,6 +42,8 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::gelu_backward_sum", kernels::gelu_backward_sum},
       {"perigee::layer_norm_backward_add", kernels::layer_norm_backward},
       {"perigee::mm_", kernels::product_in_place},
+      {"perigee::mm_gelu", kernels::activated_product},
+      {"perigee::mm_gelu_backward", kernels::activated_product},
       {"perigee::examine_step_", kernels::examine_step},
       {"perigee::muon_", kernels::muon},
       {"perigee::muon_update_", kernels::muon_update},

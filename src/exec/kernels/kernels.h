@@ -44,6 +44,9 @@ Kernel swiglu_backward(const Arguments& arguments);
 Kernel product(const Arguments& arguments);
 Kernel product_with_bias(const Arguments& arguments);
 
+// perigee::mm_gelu and mm_gelu_backward: the product, then GELU or its gradient.
+Kernel activated_product(const Arguments& arguments);
+
 // perigee::addmm_ and mm_. Factors of 16 bits are added up in float32: by blocks where the CPU has
 // instructions for bfloat16, else by LibTorch's BLAS.
 Kernel product_in_place(const Arguments& arguments);

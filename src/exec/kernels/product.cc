@@ -6,6 +6,7 @@
 
 #include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
+#include "exec/ops/activated_product.h"
 
 // LibTorch exports these functions of its BLAS without a header. Row-major is 101, "not transposed"
 // 111 and "transposed" 112.
@@ -137,6 +138,10 @@ Kernel product_with_bias(const Arguments& arguments) {
     out[0] = at::empty({a.size(0), b.size(1)}, a.options());
     multiply_by_blocks(out[0], a, b, false, &bias);
   };
+}
+
+Kernel activated_product(const Arguments& arguments) {
+  return compose_product(arguments, cpu_kernel);
 }
 
 Kernel product_in_place(const Arguments& arguments) {

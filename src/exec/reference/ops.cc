@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/fail.h"
+#include "exec/ops/activated_product.h"
 #include "exec/ops/expert_ops.h"
 #include "exec/ops/random_op.h"
 #include "exec/tensor.h"
@@ -284,6 +285,13 @@ Kernel gelu_backward_sum(const Arguments& a) {
   };
 }
 
+Kernel activated_product(const Arguments& a) {
+  return compose_product(a, [](const Op& op) {
+    auto kernel = reference_op(op);
+    return kernel ? kernel : dispatcher_kernel(op);
+  });
+}
+
 // ---- RMS norm
 
 Kernel rms_norm(const Arguments& a) {
@@ -439,6 +447,8 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::add_layer_norm", add_layer_norm},
     {"perigee::layer_norm_backward_add", layer_norm_backward},
     {"perigee::gelu_backward_sum", gelu_backward_sum},
+    {"perigee::mm_gelu", activated_product},
+    {"perigee::mm_gelu_backward", activated_product},
     {"perigee::cross_entropy", cross_entropy},
     {"perigee::cross_entropy_backward", cross_entropy_backward},
     {"perigee::nll", nll},

@@ -31,7 +31,7 @@ std::vector<std::string> scopes_of_any(const graph::Graph& graph,
 }
 
 struct OverlapConfig {
-  bool accumulate = false, step = false, receives = false;
+  bool accumulate = false, activations = false, step = false, receives = false;
   int64_t slices = plan::Overlap{}.slices;
   std::vector<std::string> sliced = plan::Overlap::all_sliced();
   std::vector<std::string> whole;
@@ -59,6 +59,11 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
           .member = &C::accumulate,
           .doc = "with several microbatches, matrix products add to their gradients in place; "
                  "those of 16 bits write and add to float32 gradients without rounding"},
+         {.name = "activations",
+          .member = &C::activations,
+          .doc = "matrix products of 16 bits (amp_native, half) compute the tanh form of GELU of "
+                 "their results, and its gradient with the sum of its rows: on a GPU by "
+                 "cuBLASLt, which saves passes over memory"},
          {.name = "step",
           .member = &C::step,
           .doc = "the optimizer steps a bucket of gradients as soon as it is reduced; excludes "
@@ -117,6 +122,7 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
     const auto tensor = mesh::group_size(plan.mesh, mesh::axes_of_kind(plan.mesh, "tensor"));
     auto& overlap = plan.overlap;
     overlap.accumulate = given.accumulate;
+    overlap.activations = given.activations;
     overlap.step = given.step;
     overlap.receives = given.receives;
     overlap.experts = given.experts;
@@ -160,6 +166,9 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
     if (overlap.accumulate) {
       decided.push_back("matrix products add to their gradient in place");
     }
+    if (overlap.activations) {
+      decided.push_back("matrix products compute the GELU after them, and its gradient");
+    }
     if (overlap.step) decided.push_back("a bucket is stepped as soon as it is reduced");
     if (overlap.receives) {
       decided.push_back("stages prefetch the messages of their next section");
@@ -192,8 +201,9 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
     }
     if (decided.empty()) {
       fail("overlap",
-           "give at least one of accumulate = true, step = true, receives = true, slices = 2, "
-           "bulk = {{}}, deferred_head = true, weights = true or experts = true, but got none");
+           "give at least one of accumulate = true, activations = true, step = true, receives = "
+           "true, slices = 2, bulk = {{}}, deferred_head = true, weights = true or experts = true, "
+           "but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
   }

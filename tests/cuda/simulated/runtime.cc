@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/cuda/simulated/blas_lt.h"
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/simulated/state.h"
 #include "tests/cuda/simulated/windows.h"
@@ -293,6 +294,7 @@ Calls make_table() {
     }
     return give_back(p) == cudaSuccess ? ncclSuccess : ncclSystemError;
   };
+  add_blas_lt(t);
   add_nccl(t);
   add_graphs(t);
   return t;
