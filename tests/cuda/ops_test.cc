@@ -348,6 +348,52 @@ TEST_CASE("RMS norm is identical on every device, with its gradients") {
                   {{dtype, {6, 35, 130}}, {dtype, {130}}}, sums);
 }
 
+TEST_CASE("layer norm is identical on every device, with its gradients") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  seed(15);
+  // Around a mean far from 0.
+  const auto x = (at::randn({6, 35, 130}, at::kDouble) + 5).to(type);
+  const auto some = [&](std::vector<int64_t> shape) { return at::randn(shape).to(type); };
+  const auto w = some({130}), b = some({130}), g = some({6, 35, 130}), other = some({6, 35, 130});
+  const graph::TensorType whole{dtype, {6, 35, 130}}, statistics{wide(type), {6, 35, 1}},
+      vector{dtype, {130}};
+  const Args args = {{"normalized_shape", std::vector<int64_t>{130}}, {"eps", 1e-5}};
+  const auto three = Types{whole, statistics, statistics};
+  same_everywhere("aten::native_layer_norm", {{"input", x}, {"weight", w}, {"bias", b}}, args,
+                  three, 2 * tolerance(type));
+  same_everywhere("aten::native_layer_norm", {{"input", x}}, args, three, 2 * tolerance(type));
+  same_everywhere("perigee::add_layer_norm",
+                  {{"self", x}, {"other", other}, {"weight", w}, {"bias", b}}, args,
+                  {whole, whole, statistics, statistics}, 3 * tolerance(type));
+  // Over two dims.
+  const graph::TensorType of_matrices{wide(type), {6, 1, 1}};
+  same_everywhere("aten::native_layer_norm", {{"input", x}, {"weight", some({35, 130})}},
+                  {{"normalized_shape", std::vector<int64_t>{35, 130}}, {"eps", 1e-5}},
+                  {whole, of_matrices, of_matrices}, 2 * tolerance(type));
+  const auto exact = x.to(at::kDouble);
+  const auto mean = exact.mean(-1, true).to(scalar_type(wide(type)));
+  const auto rstd =
+      (exact.var(-1, /*unbiased=*/false, true) + 1e-5).rsqrt().to(scalar_type(wide(type)));
+  // Gradients of weights and biases are sums over 210 rows.
+  const double sums = type == at::kBFloat16 ? 0.3 : 10 * tolerance(type);
+  const Named saved = {{"grad_out", g}, {"input", x},  {"mean", mean},
+                       {"rstd", rstd},  {"weight", w}, {"bias", b}};
+  auto added = saved;
+  added.emplace_back("other", other);
+  const auto backward = [&](std::vector<bool> mask) {
+    return Args{{"normalized_shape", std::vector<int64_t>{130}}, {"output_mask", std::move(mask)}};
+  };
+  const Types gradients = {whole, vector, vector};
+  same_everywhere("aten::native_layer_norm_backward", saved, backward({true, true, true}),
+                  gradients, sums);
+  same_everywhere("perigee::layer_norm_backward_add", added, backward({true, true, true}),
+                  gradients, sums);
+  same_everywhere("aten::native_layer_norm_backward",
+                  {{"grad_out", g}, {"input", x}, {"mean", mean}, {"rstd", rstd}},
+                  backward({true, false, false}), {whole}, tolerance(type));
+}
+
 TEST_CASE("GELU's gradient is identical on every device, with the sum of its rows") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
   const std::string form = GENERATE("none", "tanh");

@@ -132,22 +132,39 @@ void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScal
                        const double* squared_norm, const double* step, const double* examined,
                        cudaStream_t stream);
 
-// ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
+// ---- row_norm.cu: float32, float64, bfloat16, float16; statistics and partials are float32 or, for
+// float64, float64.
 
-// y = x * rstd * weight (or nullptr: 1) [rows, columns], rstd [rows]. With other (or nullptr), sum = x
-// + other stands for x; sum may be x or other.
-void rms_norm(const void* x, const void* other, void* sum, const void* weight, void* y, void* rstd,
-              Rows shape, double eps, Element element, cudaStream_t stream);
+// Layer norm of the rows of x [rows, columns], or RMS norm, whose mean and bias are nullptr.
+struct RowNorm {
+  const void* x = nullptr;
+  const void* weight = nullptr;  // [columns], or nullptr: 1
+  const void* bias = nullptr;    // [columns], or nullptr: 0
+  void* mean = nullptr;          // [rows]
+  void* rstd = nullptr;          // [rows]
+  Rows shape;
+  Element element = Element::float32;
+};
 
-// d_x = (g w - x rstd mean(g w x rstd)) rstd + other (or nullptr: 0). d_x may be g, x or other.
-void rms_norm_backward(const void* g, const void* x, const void* weight, const void* rstd,
-                       const void* other, void* d_x, Rows shape, Element element,
+// sum = x + other, which stands for x. sum may be x, and other where it has x's type. Otherwise x is
+// float32, and other bfloat16 or float16. nullptr: nothing is added.
+struct Added {
+  const void* other = nullptr;
+  Element element = Element::float32;  // of other
+  void* sum = nullptr;
+};
+
+// y = (x - mean) rstd weight + bias. Writes the statistics.
+void row_norm(const RowNorm& norm, const Added& added, void* y, double eps, cudaStream_t stream);
+
+// d_x = the derivative for the upstream gradient g, + other (or nullptr: 0). d_x may be g, x or other.
+void row_norm_backward(const RowNorm& norm, const void* g, const void* other, void* d_x,
                        cudaStream_t stream);
 
-// partials [parts, columns] of rstd's type: row p sums g x rstd over the p-th of `parts` ranges
-// of rows.
-void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
-                     Rows shape, Element element, cudaStream_t stream);
+// Row p of of_weight [parts, columns] sums g (x - mean) rstd over the p-th of `parts` ranges of rows,
+// that of of_bias g. Either may be nullptr.
+void row_norm_partials(const RowNorm& norm, const void* g, void* of_weight, void* of_bias,
+                       int64_t parts, cudaStream_t stream);
 
 // ---- swiglu.cu: float32, float64, bfloat16, float16; n elements. A result may be an operand.
 

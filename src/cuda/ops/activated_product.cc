@@ -172,8 +172,6 @@ class EpilogueProduct {
   Owned<cublasLtMatrixLayout_t> left_, right_, result_;
 };
 
-bool is_half(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
-
 }  // namespace
 
 Kernel activated_product(const Arguments& a, const OpContext& context) {

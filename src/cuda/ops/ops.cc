@@ -16,9 +16,12 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   using Maker = Kernel (*)(const Arguments&, const OpContext&);
   static const std::map<std::string_view, Maker> own = {
       {"aten::mm", product},
+      {"aten::native_layer_norm", row_norm},
+      {"aten::native_layer_norm_backward", row_norm_backward},
       {"aten::sum.dim_IntList", sum_over_dims},
       {"perigee::accumulate_", accumulate},
-      {"perigee::add_rms_norm", rms_norm},
+      {"perigee::add_layer_norm", row_norm},
+      {"perigee::add_rms_norm", row_norm},
       {"perigee::attention", attention},
       {"perigee::attention_backward", attention_backward},
       {"perigee::clip_scale", clip_scale},
@@ -32,15 +35,16 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::fp8_cast_amax", fp8_cast},
       {"perigee::full", full},
       {"perigee::gelu_backward_sum", gelu_backward_sum},
+      {"perigee::layer_norm_backward_add", row_norm_backward},
       {"perigee::merge_attention", merge_attention},
       {"perigee::mm_gelu", activated_product},
       {"perigee::mm_gelu_backward", activated_product},
       {"perigee::random", random},
       {"perigee::reshape", reshape},
       {"perigee::restore_", restore},
-      {"perigee::rms_norm", rms_norm},
-      {"perigee::rms_norm_backward", rms_norm_backward},
-      {"perigee::rms_norm_backward_add", rms_norm_backward},
+      {"perigee::rms_norm", row_norm},
+      {"perigee::rms_norm_backward", row_norm_backward},
+      {"perigee::rms_norm_backward_add", row_norm_backward},
       {"perigee::rotary", rotary},
       {"perigee::rotary_backward", rotary_backward},
       {"perigee::scale_", scale},
@@ -84,6 +88,8 @@ bool is_computed(at::ScalarType type) {
   return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
 }
 
+bool is_half(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+
 at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -98,6 +104,10 @@ void take_fault(Fault& reported) {
 }
 
 void check_launch(const char* kernel) { check(calls().cudaGetLastError(), kernel); }
+
+Rows rows_of(const at::Tensor& tensor, int64_t columns) {
+  return {.rows = columns ? tensor.numel() / columns : 0, .columns = columns};
+}
 
 const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;

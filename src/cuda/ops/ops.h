@@ -37,9 +37,10 @@ Kernel dropout(const Arguments& arguments, const OpContext& context);
 Kernel attention(const Arguments& arguments, const OpContext& context);
 Kernel attention_backward(const Arguments& arguments, const OpContext& context);
 
-// With an addition too: perigee::add_rms_norm and rms_norm_backward_add.
-Kernel rms_norm(const Arguments& arguments, const OpContext& context);
-Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);
+// aten::native_layer_norm and perigee::rms_norm, also of a sum (add_layer_norm, add_rms_norm), and
+// their gradients, also with an addition.
+Kernel row_norm(const Arguments& arguments, const OpContext& context);
+Kernel row_norm_backward(const Arguments& arguments, const OpContext& context);
 
 Kernel gelu_backward_sum(const Arguments& arguments, const OpContext& context);
 Kernel swiglu(const Arguments& arguments, const OpContext& context);
@@ -83,6 +84,9 @@ Element element_of(at::ScalarType type);
 // Returns whether arithmetic kernels support the type.
 bool is_computed(at::ScalarType type);
 
+// Returns whether it is bfloat16 or float16.
+bool is_half(at::ScalarType type);
+
 // Returns the type that kernels compute in: float64 for float64, else float32.
 at::ScalarType wide_type(at::ScalarType type);
 
@@ -99,6 +103,9 @@ bool has_whole_rows(const at::Tensor& tensor);
 // Returns the number of ranges of rows whose sums a kernel makes. It depends on the number of rows
 // only, so that sums are equal on all GPUs.
 int64_t parts_of(int64_t rows);
+
+// Returns the tensor as rows of so many elements.
+Rows rows_of(const at::Tensor& tensor, int64_t columns);
 
 // Returns the tensor's memory, or nullptr for no tensor.
 const void* data_or_null(const at::Tensor& tensor);

@@ -116,8 +116,7 @@ Kernel product(const Arguments& a, const OpContext& context) {
           plain = exec::dispatcher_kernel_on(context.place, a.op())](Operands in, Results out,
                                                                      const Draw& draw) {
     const auto &x = in[self], &y = in[other];
-    const bool half = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-    if (half && padding_pays(sizes_of(x, y))) {
+    if (is_half(x.scalar_type()) && padding_pays(sizes_of(x, y))) {
       if (const auto sizes = padded_sizes(x, y)) {
         out[0] = can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes);
         return;

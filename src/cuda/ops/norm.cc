@@ -1,0 +1,155 @@
+// Layer norm and RMS norm, also of a sum, and their gradients, also with another one added.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "cuda/ops/ops.h"
+#include "exec/reference/ops.h"
+#include "exec/tensor.h"
+
+namespace perigee::cuda {
+namespace {
+
+using at::Tensor;
+using Operands = std::span<const Tensor>;
+using Results = std::span<Tensor>;
+
+// The operands that a norm and its gradient have in common.
+struct NormOperands {
+  bool centred;  // layer norm
+  int x, weight, bias;
+  size_t dims;  // that are normalised, the last ones
+
+  NormOperands(const Arguments& a, std::string_view name)
+      : centred(a.find("normalized_shape") != nullptr),
+        x(a.operand(name)),
+        weight(a.optional_operand("weight")),
+        bias(centred ? a.optional_operand("bias") : -1),
+        dims(centred ? a.integers("normalized_shape").size() : 1) {}
+
+  // Returns the number of elements that are normalised together.
+  int64_t columns(Operands in) const {
+    int64_t columns = 1;
+    for (auto size : in[x].sizes().slice(in[x].dim() - static_cast<int64_t>(dims))) columns *= size;
+    return columns;
+  }
+  // Returns whether the kernels take the operands: weights of layer norm have the type of x.
+  bool fit(Operands in) const {
+    const auto type = in[x].scalar_type();
+    const auto fits = [&](int vector) {
+      return vector < 0 || !centred || in[vector].scalar_type() == type;
+    };
+    return is_computed(type) && in[x].numel() > 0 && fits(weight) && fits(bias);
+  }
+  // Returns the vector as the kernels read it, or no tensor.
+  Tensor vector(Operands in, int position) const {
+    return position < 0 ? Tensor() : in[position].to(in[x].scalar_type()).contiguous();
+  }
+};
+
+// Returns the norm with its tensors, which the caller keeps; mean: no tensor for RMS norm.
+RowNorm describe(const Tensor& x, int64_t columns, const Tensor& weight, const Tensor& bias,
+                 const Tensor& mean, const Tensor& rstd) {
+  return {.x = x.const_data_ptr(),
+          .weight = data_or_null(weight),
+          .bias = data_or_null(bias),
+          .mean = mean.defined() ? mean.mutable_data_ptr() : nullptr,
+          .rstd = rstd.mutable_data_ptr(),
+          .shape = rows_of(x, columns),
+          .element = element_of(x.scalar_type())};
+}
+
+}  // namespace
+
+Kernel row_norm(const Arguments& a, const OpContext&) {
+  const int other = a.optional_operand("other");
+  const size_t first = other < 0 ? 0 : 1;  // the result that is the output
+  const NormOperands operands(a, other < 0 && a.find("input") ? "input" : "self");
+  std::array<std::optional<at::ScalarType>, 2> types;  // of the statistics that are needed
+  for (size_t i = 0; i < types.size(); ++i) {
+    const size_t output = first + 1 + i;
+    if (a.wanted(output)) types[i] = exec::scalar_type(a.type(output).dtype);
+  }
+  return [operands, other, first, types, eps = a.number("eps"), math = exec::reference_op(a.op())](
+             Operands in, Results out, const Draw& draw) {
+    if (!operands.fit(in)) return math(in, out, draw);
+    const auto x = in[operands.x].contiguous();
+    const auto type = x.scalar_type();
+    Tensor added;
+    if (other >= 0) {
+      const bool widens = type == at::kFloat && is_half(in[other].scalar_type());
+      added = (widens ? in[other] : in[other].to(type)).contiguous();
+      out[0] = at::empty(x.sizes(), x.options());
+    }
+    const auto weight = operands.vector(in, operands.weight),
+               bias = operands.vector(in, operands.bias);
+    out[first] = at::empty(x.sizes(), x.options());
+    auto shape = x.sizes().vec();
+    std::fill(shape.end() - static_cast<int64_t>(operands.dims), shape.end(), 1);
+    const auto wide = x.options().dtype(wide_type(type));
+    const auto mean = operands.centred ? at::empty(shape, wide) : Tensor(),
+               rstd = at::empty(shape, wide);
+    const Added sum = {data_or_null(added), element_of((other < 0 ? x : added).scalar_type()),
+                       other < 0 ? nullptr : out[0].mutable_data_ptr()};
+    row_norm(describe(x, operands.columns(in), weight, bias, mean, rstd), sum,
+             out[first].mutable_data_ptr(), eps, current_stream());
+    check_launch("row_norm");
+    const size_t last = operands.centred ? 1 : 0;  // of the statistics: rstd
+    if (operands.centred && types[0]) out[first + 1] = mean.to(*types[0]);
+    if (types[last]) out[first + 1 + last] = rstd.to(*types[last]);
+  };
+}
+
+Kernel row_norm_backward(const Arguments& a, const OpContext&) {
+  const NormOperands operands(a, a.find("input") ? "input" : "self");
+  const auto* found = a.find("output_mask");
+  const auto mask = found ? std::get<std::vector<bool>>(*found) : std::vector<bool>(3, true);
+  const std::array<bool, 3> wanted = {mask[0], mask[1] && operands.weight >= 0 && a.wanted(1),
+                                      mask[2] && operands.bias >= 0 && a.wanted(2)};
+  return [operands, wanted, grad = a.operand(operands.centred ? "grad_out" : "grad"),
+          mean = a.optional_operand("mean"), rstd = a.operand("rstd"),
+          other = a.optional_operand("other"),
+          math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
+    if (!operands.fit(in)) return math(in, out, draw);
+    const auto x = in[operands.x].contiguous();
+    const auto type = x.scalar_type(), wide = wide_type(type);
+    const auto g = in[grad].to(type).contiguous();
+    const auto added = other < 0 ? Tensor() : in[other].to(type).contiguous();
+    const auto weight = operands.vector(in, operands.weight);
+    const auto means = mean < 0 ? Tensor() : in[mean].to(wide).contiguous(),
+               factors = in[rstd].to(wide).contiguous();
+    const int64_t columns = operands.columns(in);
+    const auto norm = describe(x, columns, weight, Tensor(), means, factors);
+    if (wanted[0]) out[0] = at::empty(x.sizes(), x.options());
+    // First, since the gradient of x may lie in the memory of an operand.
+    if (wanted[1] || wanted[2]) {
+      // The number of parts depends on the shape only, so that sums are equal on all GPUs.
+      const int64_t parts = std::clamp<int64_t>(norm.shape.rows / 64, 1, 64);
+      const auto partials = [&](bool needed) {
+        return needed ? at::empty({parts, columns}, x.options().dtype(wide)) : Tensor();
+      };
+      const auto of_weight = partials(wanted[1]), of_bias = partials(wanted[2]);
+      const auto memory = [](const Tensor& t) {
+        return t.defined() ? t.mutable_data_ptr() : nullptr;
+      };
+      row_norm_partials(norm, g.const_data_ptr(), memory(of_weight), memory(of_bias), parts,
+                        current_stream());
+      const auto put = [&](size_t result, const Tensor& sums, int position) {
+        if (!wanted[result]) return;
+        const auto& vector = in[position];
+        out[result] = sums.sum(0).to(vector.scalar_type()).view(vector.sizes());
+      };
+      put(1, of_weight, operands.weight);
+      put(2, of_bias, operands.bias);
+    }
+    if (wanted[0]) {
+      row_norm_backward(norm, g.const_data_ptr(), data_or_null(added), out[0].mutable_data_ptr(),
+                        current_stream());
+    }
+    check_launch("row_norm_backward");
+  };
+}
+
+}  // namespace perigee::cuda
