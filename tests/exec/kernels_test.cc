@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
 #include "tests/support/torch_test.h"
@@ -383,6 +384,31 @@ TEST_CASE("copies, sums and norms work on any layout") {
       {{"max_norm", 1.0}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
   REQUIRE(clipped[0].item<double>() == 2);
   REQUIRE(clipped[1].item<double>() == Approx(0.25).epsilon(1e-5));
+}
+
+TEST_CASE("passes over large buffers are the same on any number of threads") {
+  torch::manual_seed(7);
+  const auto x = at::randn({3, 40001}), y = at::randn({3, 40001});
+  const auto results = [&](int threads) {
+    const OpThreads given(threads);
+    auto sum = x.clone(), scaled = x.clone();
+    auto copy = at::empty_like(x);
+    call(cpu_kernel, "perigee::accumulate_", {{"self", sum}, {"other", y}}, {{"scale", 0.5}}, {});
+    call(cpu_kernel, "perigee::scale_",
+         {{"self", scaled}, {"scale", at::full({}, 0.3, at::kDouble)}}, {}, {});
+    call(cpu_kernel, "perigee::copy_", {{"self", copy}, {"source", y}}, {{"scale", 3.0}}, {});
+    std::vector<at::Tensor> norm(1);
+    cpu_kernel({.name = "perigee::squared_norm",
+                .args = {{"tensors", std::vector<graph::ValueId>{{0}, {1}}}},
+                .outputs = {graph::TensorType{DType::float64, {}}}})(std::vector{x, y}, norm, {});
+    return std::vector{sum, scaled, copy, norm[0]};
+  };
+  const auto one = results(1), two = results(2);
+  for (size_t k = 0; k < one.size(); ++k) CHECK(at::equal(one[k], two[k]));
+  CHECK(at::equal(one[0], x + y * 0.5f));
+  CHECK(at::equal(one[2], y * 3));
+  const auto exact = x.to(at::kDouble).square().sum() + y.to(at::kDouble).square().sum();
+  CHECK(one[3].item<double>() == Approx(exact.item<double>()).epsilon(1e-14));
 }
 
 TEST_CASE("gradients of a norm below the limit are not clipped") {

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/kernels/lanes_op.h"
 #include "exec/ops/loss_scale_step.h"
 
 namespace perigee::exec::kernels {
@@ -63,17 +66,35 @@ PERIGEE_SQUARES(c10::Half)
 #undef PERIGEE_MEMORY
 #undef PERIGEE_PAIR
 
-// Calls f(out's data, in's data) where both are contiguous and vector loops support their types.
-// Returns whether it did.
+// Calls f(out's data, in's data, n) for ranges of n elements, on several threads, where both are
+// contiguous and vector loops support their types. Returns whether it did.
 template <class F>
 bool each_pair(const Tensor& out, const Tensor& in, F f) {
   if (!out.is_contiguous() || !in.is_contiguous()) return false;
   bool done = false;
   dispatch_gradient(out.scalar_type(), [&]<class T>() {
-    done = dispatch_gradient(
-        in.scalar_type(), [&]<class S>() { f(out.mutable_data_ptr<T>(), in.const_data_ptr<S>()); });
+    done = dispatch_gradient(in.scalar_type(), [&]<class S>() {
+      T* to = out.mutable_data_ptr<T>();
+      const S* from = in.const_data_ptr<S>();
+      at::parallel_for(0, out.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        f(to + begin, from + begin, end - begin);
+      });
+    });
   });
   return done;
+}
+
+// Returns the sum of squares, of pieces of one size each, so that it does not depend on threads.
+template <class T>
+double sum_squares(const T* in, int64_t n) {
+  constexpr int64_t kPiece = int64_t{1} << 15;
+  std::vector<double> partials((n + kPiece - 1) / kPiece);
+  at::parallel_for(0, std::ssize(partials), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      partials[p] = squares(in + p * kPiece, std::min(kPiece, n - p * kPiece));
+    }
+  });
+  return std::accumulate(partials.begin(), partials.end(), 0.0);
 }
 
 // out = in * factor.
@@ -84,7 +105,7 @@ void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
     return;
   }
   const bool done = each_pair(
-      out, in, [&](auto* to, const auto* from) { scaled(to, from, out.numel(), factor); });
+      out, in, [&](auto* to, const auto* from, int64_t n) { scaled(to, from, n, factor); });
   if (!done) out.zero_().add_(in, factor);
 }
 
@@ -111,7 +132,7 @@ Kernel accumulate(const Arguments& a) {
     const auto& sum = in[self];
     const auto& term = in[other];
     const bool done = each_pair(
-        sum, term, [&](auto* to, const auto* from) { added(to, from, sum.numel(), factor); });
+        sum, term, [&](auto* to, const auto* from, int64_t n) { added(to, from, n, factor); });
     if (!done) sum.add_(term, factor);
   };
 }
@@ -123,7 +144,7 @@ Kernel scale(const Arguments& a) {
     const double f = scalar(in[factor]);
     if (f == 1) return;
     const bool done = each_pair(
-        t, t, [&](auto* to, const auto* from) { scaled(to, from, t.numel(), f); });
+        t, t, [&](auto* to, const auto* from, int64_t n) { scaled(to, from, n, f); });
     if (!done) t.mul_(in[factor]);
   };
 }
@@ -135,7 +156,7 @@ Kernel squared_norm(const Arguments& a) {
     for (int position : tensors) {
       const auto& t = in[position];
       const bool done = t.is_contiguous() && dispatch_gradient(t.scalar_type(), [&]<class T>() {
-                          sum += squares(t.const_data_ptr<T>(), t.numel());
+                          sum += sum_squares(t.const_data_ptr<T>(), t.numel());
                         });
       if (!done) {
         fail("exec", "squared_norm needs contiguous floating point tensors, but got {}",
