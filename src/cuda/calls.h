@@ -1,5 +1,5 @@
-// The functions of CUDA's runtime, cuBLASLt and NCCL that this folder calls, except launches of kernels,
-// as a table that tests fill with stand-ins (tests/cuda/simulated).
+// The functions of CUDA's runtime, cuBLASLt and NCCL that this folder calls, except launches of
+// kernels, as a table that tests fill with stand-ins (tests/cuda/simulated).
 #pragma once
 
 #include <cublasLt.h>

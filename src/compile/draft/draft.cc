@@ -43,6 +43,12 @@ std::pair<int64_t, int64_t> Draft::bytes_of(ValueId v) const {
                              static_cast<int64_t>(graph::size_of(type.dtype))};
 }
 
+bool Draft::is_plain(ValueId v) const {
+  const auto& shown = value(v);
+  return view_offset[v.index] == 0 && is_contiguous(shown.type.shape, shown.strides) &&
+         shown.type.numel() == value(root(v)).type.numel();
+}
+
 int32_t Draft::number_of(const Stream& stream) {
   auto& streams = program.streams;
   const auto found = std::find(streams.begin(), streams.end(), stream);

@@ -87,6 +87,8 @@ struct Draft {
   }
   // Returns the range of bytes of its memory that the value takes: begin, end.
   std::pair<int64_t, int64_t> bytes_of(ValueId v) const;
+  // Returns whether the value covers all of its memory, in row-major order.
+  bool is_plain(ValueId v) const;
   ProgramValue& value(ValueId v) { return program.values[v.index]; }
   const ProgramValue& value(ValueId v) const { return program.values[v.index]; }
   Home& home(ValueId v) { return homes[root(v).index]; }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "compile/draft/instance.h"
-#include "compile/draft/layout.h"
 
 namespace perigee::compile {
 namespace {
@@ -73,16 +72,9 @@ class FuseActivations {
     }
   }
 
-  // Returns whether the value covers all of its memory, in row-major order.
-  bool is_plain(ValueId v) const {
-    const auto& value = draft_.value(v);
-    return draft_.view_offset[v.index] == 0 && is_contiguous(value.type.shape, value.strides) &&
-           value.type.numel() == draft_.value(draft_.root(v)).type.numel();
-  }
-
   // Returns whether the value has memory of its own, all of which it covers.
   bool is_own(ValueId v) const {
-    return v.defined() && !draft_.value(v).view_of.defined() && is_plain(v);
+    return v.defined() && !draft_.value(v).view_of.defined() && draft_.is_plain(v);
   }
 
   bool is_aligned(ValueId v) const { return draft_.bytes_of(v).first % kPieceBytes == 0; }
@@ -140,7 +132,7 @@ class FuseActivations {
         return {};
       }
       const auto pre = operand(reader.instruction, "self");
-      if (draft_.value(pre).type.dtype != draft_.value(made).type.dtype || !is_plain(pre) ||
+      if (draft_.value(pre).type.dtype != draft_.value(made).type.dtype || !draft_.is_plain(pre) ||
           is_written_between(i, j, draft_.root(pre))) {
         return {};
       }
@@ -152,7 +144,7 @@ class FuseActivations {
   // Returns whether the activation is of all elements of the product `made`, in their type.
   bool takes(const Instruction& activation, std::string_view name, ValueId made) const {
     const auto given = operand(activation, name);
-    if (!is_tanh(activation) || draft_.root(given) != made || !is_plain(given) ||
+    if (!is_tanh(activation) || draft_.root(given) != made || !draft_.is_plain(given) ||
         !is_own(activation.outputs[0]) || std::ranges::any_of(activation.outputs, [&](ValueId v) {
           return v.defined() && !is_aligned(v);
         })) {

@@ -18,13 +18,6 @@ bool is_row_major(const Draft& draft, ValueId v) {
   return is_contiguous(value.type.shape, value.strides);
 }
 
-// Returns whether a value covers all of its memory, in row-major order.
-bool is_plain(const Draft& draft, ValueId v) {
-  const auto& value = draft.value(v);
-  return draft.view_offset[v.index] == 0 && is_row_major(draft, v) &&
-         value.type.numel() == draft.value(draft.root(v)).type.numel();
-}
-
 // An instruction that adds a product's result, or a view of it, to a gradient, or sets a gradient.
 struct Reader {
   size_t at = 0;
@@ -88,7 +81,7 @@ class ProductSums {
     if (product.op != "aten::mm" || !product.outputs[0].defined()) return {};
     const ValueId made = product.outputs[0];
     const auto& places = readers_.at(draft_.root(made).index);
-    if (draft_.value(made).view_of.defined() || !is_plain(draft_, made) ||
+    if (draft_.value(made).view_of.defined() || !draft_.is_plain(made) ||
         static_cast<size_t>(reads_[made.index]) != places.size()) {
       return {};
     }
@@ -111,7 +104,7 @@ class ProductSums {
                         (from.dtype == graph::DType::bfloat16 ||
                          from.dtype == graph::DType::float16);
     if (!(widens || (reader.adds && to.dtype == from.dtype)) || to.numel() != from.numel() ||
-        !is_plain(draft_, reader.term) || !is_row_major(draft_, reader.gradient)) {
+        !draft_.is_plain(reader.term) || !is_row_major(draft_, reader.gradient)) {
       return false;
     }
     for (size_t at = i + 1; at < reader.at; ++at) {
