@@ -5,8 +5,6 @@
 
 namespace perigee::cuda {
 
-inline constexpr int kWarp = 32, kWarps = kThreads / kWarp;
-
 // A block sums a range of rows of 32 packs: each warp every eighth row, one pack a thread.
 // read(i, values) gives the elements i, i + 1, ... of the matrix as W[k], k those of a pack; each
 // pack is read once. partials [parts, columns]: row p sums the p-th of `parts` ranges of rows.

@@ -135,7 +135,7 @@ void dispatch_floating(Element element, F f) {
   }
 }
 
-inline constexpr int kThreads = 256;
+inline constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
 
 // Returns the blocks for n elements with `each` elements per thread, at most 2^20.
 inline unsigned blocks_for(int64_t n, int64_t each = 1) {
@@ -144,19 +144,19 @@ inline unsigned blocks_for(int64_t n, int64_t each = 1) {
 }
 
 // Combines one value of each of the kThreads threads in a fixed order; all threads get the result.
+// combine: commutative.
 template <class W, class Combine>
 __device__ W block_reduce(W value, Combine combine) {
-  __shared__ W shared[kThreads];
-  __syncthreads();
-  shared[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
-    }
-    __syncthreads();
+  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
+    value = combine(value, __shfl_xor_sync(~0u, value, apart));
   }
-  return shared[0];
+  __shared__ W shared[kWarps];
+  __syncthreads();  // all threads have read the values of the last call
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  W result = shared[0];
+  for (int k = 1; k < kWarps; ++k) result = combine(result, shared[k]);
+  return result;
 }
 
 template <class W>

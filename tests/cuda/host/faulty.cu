@@ -17,6 +17,11 @@ __global__ void first_half_waits(int* to) {
   to[threadIdx.x] = 1;
 }
 
+__global__ void every_second_waits(int* to) {
+  if (threadIdx.x % 2 == 0) __syncthreads();
+  to[threadIdx.x] = 1;
+}
+
 __global__ void fill(int* to, int64_t n, bool bound) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (!bound || i < n) to[i] = 7;
@@ -29,6 +34,8 @@ void reverse_block(const int* from, int* to, bool barrier) {
 }
 
 void half_of_a_block_waits(int* to) { launch(first_half_waits, 1, kThreads, nullptr, to); }
+
+void half_of_a_warp_waits(int* to) { launch(every_second_waits, 1, kThreads, nullptr, to); }
 
 void fill_elements(int* to, int64_t n, bool bound) {
   launch(fill, blocks_for(n), kThreads, nullptr, to, n, bound);

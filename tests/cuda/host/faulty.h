@@ -13,6 +13,9 @@ void reverse_block(const int* from, int* to, bool barrier);
 // Half of the threads wait at a barrier that the others never reach.
 void half_of_a_block_waits(int* to);
 
+// Half of the threads of each warp wait at a barrier that the others never reach.
+void half_of_a_warp_waits(int* to);
+
 // Writes n elements; without the bound also those after them, up to a whole block.
 void fill_elements(int* to, int64_t n, bool bound);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kStack = size_t{1} << 16;  // bytes
 
-enum class State { at_barrier, ended };
+enum class State { at_warp_barrier, at_barrier, ended };
 
 using Place = void* [5];  // of __builtin_setjmp
 
@@ -91,17 +91,38 @@ void resume(Fiber& fiber) {
   __sanitizer_finish_switch_fiber(scheduler_frames, nullptr, nullptr);
 }
 
+constexpr const char* kLeft = "threads left the kernel while others waited at a barrier";
+
+// Runs the threads of a warp up to their next barrier, and returns where they are.
+State run_warp(std::deque<Fiber>& fibers, unsigned first, unsigned end) {
+  const bool ascending = thread_order == ThreadOrder::ascending;
+  for (unsigned k = first; k < end; ++k) {
+    const unsigned i = ascending ? k : end - 1 - (k - first);
+    threadIdx = {i, 0, 0};
+    resume(fibers[i]);
+  }
+  const auto same = [&](const Fiber& fiber) { return fiber.state == fibers[first].state; };
+  if (!std::all_of(fibers.begin() + first, fibers.begin() + end, same)) {
+    fibers.clear();  // those at the barrier are not resumed
+    throw std::logic_error(kLeft);
+  }
+  return fibers[first].state;
+}
+
 void run_block(std::deque<Fiber>& fibers, unsigned threads) {
-  for (unsigned ended = 0; ended < threads;) {
-    for (unsigned k = 0; k < threads; ++k) {
-      const unsigned i = thread_order == ThreadOrder::ascending ? k : threads - 1 - k;
-      threadIdx = {i, 0, 0};
-      resume(fibers[i]);
-      if (fibers[i].state == State::ended) ++ended;
+  constexpr unsigned kWarp = 32;
+  const unsigned warps = (threads + kWarp - 1) / kWarp;
+  for (unsigned ended = 0; ended < warps;) {
+    for (unsigned k = 0; k < warps; ++k) {
+      const unsigned warp = thread_order == ThreadOrder::ascending ? k : warps - 1 - k;
+      const unsigned first = warp * kWarp, end = std::min(threads, first + kWarp);
+      auto state = State::at_warp_barrier;
+      while (state == State::at_warp_barrier) state = run_warp(fibers, first, end);
+      if (state == State::ended) ++ended;
     }
-    if (ended != 0 && ended != threads) {
-      fibers.clear();  // those at the barrier are not resumed
-      throw std::logic_error("threads left the kernel while others waited at a barrier");
+    if (ended != 0 && ended != warps) {
+      fibers.clear();
+      throw std::logic_error(kLeft);
     }
   }
 }
@@ -109,6 +130,7 @@ void run_block(std::deque<Fiber>& fibers, unsigned threads) {
 }  // namespace
 
 void __syncthreads() { leave(State::at_barrier); }
+void __syncwarp() { leave(State::at_warp_barrier); }
 
 void run_blocks(dim3 blocks, unsigned threads, const std::function<void()>& body) {
   static std::deque<Fiber> fibers;  // a fiber keeps its address

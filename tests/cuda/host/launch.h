@@ -24,6 +24,7 @@ struct Coordinates {
 extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
+void __syncwarp();
 
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
@@ -31,6 +32,17 @@ inline double __longlong_as_double(long long bits) { return std::bit_cast<double
 template <class T>
 void __stwb(T* to, const T& value) {
   *to = value;
+}
+
+// Returns the value of the thread of the warp whose number differs in these bits.
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int bits) {
+  static T values[1024];
+  values[threadIdx.x] = value;
+  __syncwarp();
+  const T other = values[threadIdx.x ^ static_cast<unsigned>(bits)];
+  __syncwarp();
+  return other;
 }
 
 // Threads run one at a time.

@@ -33,6 +33,7 @@ TEST_CASE("a missing barrier gives a wrong result in both orders of threads") {
 TEST_CASE("a barrier that some threads never reach is an error") {
   std::array<int, kBlock> to{};
   REQUIRE_THROWS_WITH(half_of_a_block_waits(to.data()), Catch::Contains("waited at a barrier"));
+  REQUIRE_THROWS_WITH(half_of_a_warp_waits(to.data()), Catch::Contains("waited at a barrier"));
 }
 
 TEST_CASE("a write beyond a tensor ends the process") {
