@@ -214,6 +214,12 @@ class Draw {
       if (!lora || !drops || name == "fp8") {
         use(name, config);
         precision = ", " + methods.back();
+        const bool gelu = name != "fp8" && model_keys()[model].find("gpt") != std::string::npos;
+        for (auto& method : methods) {
+          constexpr std::string_view accumulate = R"("accumulate": true)";
+          const auto at = method.find(accumulate);
+          if (gelu && at != method.npos) method.insert(at, R"("activations": true, )");
+        }
       }
     }
     std::shuffle(axes.begin(), axes.end(), random_);
