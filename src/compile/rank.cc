@@ -58,16 +58,20 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
-// Throws Error where the plan wants GELU to be computed by products, but the graph has none.
+// Throws Error where the plan wants GELU to be computed by products, but the graph has none that
+// may be (compile/draft/fuse_activations.h).
 void check_activations(const graph::Graph& graph) {
   const bool has_one = std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
-    return node.op == "aten::gelu" && node.get<std::string>("approximate", "none") == "tanh" &&
-           graph::is_half(graph.type(node.outputs[0]).dtype);
+    if (node.op != "aten::gelu" || node.get<std::string>("approximate", "none") != "tanh")
+      return false;
+    const auto& type = graph.type(node.outputs[0]);
+    return graph::is_half(type.dtype) && !type.shape.empty() && type.shape.back() % 8 == 0;
   });
   if (has_one) return;
   fail("overlap",
        "activations lets products of 16 bits compute the tanh form of GELU, but the model has none "
-       "in 16 bits: use amp_native or half and gelu(approximate = \"tanh\"), or leave it out");
+       "in 16 bits whose width is a multiple of 8: use amp_native or half, gelu(approximate = "
+       "\"tanh\") and such a width, or leave it out");
 }
 
 // `transfers`: with stages of unequal submeshes; `given` is then the plan as one of the stages

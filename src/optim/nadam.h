@@ -36,7 +36,7 @@ struct NAdam {
   // Returns the product of the momenta of steps 1 to `step`. Its logarithm is
   // step log(beta1) - sum over k of 0.5^k / k sum over i of r^(k i), with r = 0.96^momentum_decay.
   static PERIGEE_BOTH double momentum_product(const Numbers& n, double step) {
-    const double log_r = n.momentum_decay * log(0.96);
+    const double log_r = n.momentum_decay * ::log(0.96);
     double sum = 0, half = 1;
     for (int k = 1; k <= 52; ++k) {
       half *= 0.5;

@@ -1,5 +1,9 @@
 #include "compile/draft/product_ways.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "compile/draft/instance.h"
 #include "plan/plan.h"
 
@@ -8,7 +12,9 @@ namespace perigee::compile {
 std::optional<MatrixProduct> product_of(const Program& program, const Instruction& instruction) {
   const auto& op = instruction.op;
   const bool adds_bias = op == "aten::addmm";
-  if (!adds_bias && op != "aten::mm" && op != "perigee::mm_" && op != "perigee::addmm_") return {};
+  constexpr std::string_view others[] = {"aten::mm", "perigee::mm_", "perigee::addmm_",
+                                         "perigee::mm_gelu", "perigee::mm_gelu_backward"};
+  if (!adds_bias && std::ranges::find(others, op) == std::end(others)) return {};
   const graph::TensorType *left = nullptr, *right = nullptr;
   for (const auto& [name, arg] : instruction.args) {
     const auto* v = std::get_if<ValueId>(&arg);

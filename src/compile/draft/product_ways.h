@@ -16,8 +16,8 @@ struct MatrixProduct {
   int64_t m, k, n;
 };
 
-// Returns the product of an instruction (aten::mm, aten::addmm, perigee::mm_, perigee::addmm_), or
-// nothing for other instructions.
+// Returns the product of an instruction (aten::mm, aten::addmm, perigee::mm_, addmm_, mm_gelu and
+// mm_gelu_backward), or nothing for other instructions.
 std::optional<MatrixProduct> product_of(const Program& program, const Instruction& instruction);
 
 // Gives the products that `ways` (plan::Plan::products) names an argument "way".

@@ -78,7 +78,7 @@ PERIGEE_BOTH double draw(const Drawing& d, const exec::PhiloxWords& words, int l
     case Drawing::bernoulli:
       return word < d.threshold ? 1.0 : 0.0;
     default:
-      return -log(exec::positive_uniform_of(word));
+      return -::log(exec::positive_uniform_of(word));
   }
 }
 

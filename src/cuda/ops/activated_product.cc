@@ -9,6 +9,7 @@
 
 #include "base/defect.h"
 #include "base/fail.h"
+#include "base/log_once.h"
 #include "cuda/ops/ops.h"
 
 namespace perigee::cuda {
@@ -200,7 +201,14 @@ Kernel activated_product(const Arguments& a, const OpContext& context) {
                             type == at::kHalf ? CUDA_R_16F : CUDA_R_16BF, epilogue);
     const auto library = blas_lt();
     if (!std::exchange(choice->made, true)) choice->algorithm = product.algorithm(library);
-    if (!choice->algorithm) return apart(in, out, draw);
+    if (!choice->algorithm) {
+      log::once(
+          log::Level::warn,
+          fmt::format("cuBLASLt has no kernel for a product [{}, {}] x [{}, {}] with GELU: they "
+                      "are computed apart",
+                      rows, x.size(1), x.size(1), columns));
+      return apart(in, out, draw);
+    }
     out[0] = at::empty(shape, x.options());
     void *pre = gradient ? in[saved].data_ptr() : nullptr,
          *vector = bias >= 0 ? in[bias].data_ptr() : nullptr;

@@ -19,14 +19,21 @@ graph::TensorType matrix_type(const Arguments& a) {
   return {type.dtype, {columns == 0 ? 0 : type.numel() / columns, columns}};
 }
 
+// Returns the product, computed in the way that the plan states for the op.
+Op in_same_way(const Arguments& a, Op product) {
+  if (const auto* way = a.find("way")) product.args.emplace_back("way", *way);
+  return product;
+}
+
 Kernel forward(const Arguments& a, const std::function<Kernel(const Op&)>& kernel_of) {
   const auto type = matrix_type(a);
   const int self = a.operand("self"), mat2 = a.operand("mat2"), bias = a.optional_operand("bias");
   const auto product = kernel_of(
-      bias >= 0 ? Op{"aten::addmm",
-                     {{"self", ValueId{0}}, {"mat1", ValueId{1}}, {"mat2", ValueId{2}}},
-                     {type}}
-                : Op{"aten::mm", {{"self", ValueId{0}}, {"mat2", ValueId{1}}}, {type}});
+      bias >= 0
+          ? in_same_way(a, {"aten::addmm",
+                            {{"self", ValueId{0}}, {"mat1", ValueId{1}}, {"mat2", ValueId{2}}},
+                            {type}})
+          : in_same_way(a, {"aten::mm", {{"self", ValueId{0}}, {"mat2", ValueId{1}}}, {type}}));
   const auto gelu = kernel_of({"aten::gelu", {{"self", ValueId{0}}, kTanh}, {type}});
   return [=, shape = a.type().shape](Operands in, Results out, const Draw& draw) {
     std::array<Tensor, 1> pre, result;
@@ -45,7 +52,7 @@ Kernel backward(const Arguments& a, const std::function<Kernel(const Op&)>& kern
   const auto type = matrix_type(a);
   const int self = a.operand("self"), mat2 = a.operand("mat2"), saved = a.operand("pre");
   const auto product = kernel_of(
-      {"aten::mm", {{"self", ValueId{0}}, {"mat2", ValueId{1}}}, {type}});
+      in_same_way(a, {"aten::mm", {{"self", ValueId{0}}, {"mat2", ValueId{1}}}, {type}}));
   const graph::TensorType sum{type.dtype, {type.shape[1]}};
   const auto gradient = kernel_of({"perigee::gelu_backward_sum",
                                    {{"grad_output", ValueId{0}}, {"self", ValueId{1}}, kTanh},

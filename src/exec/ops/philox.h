@@ -64,7 +64,7 @@ struct NormalPair {
 // sqrt, cos and sin are.
 PERIGEE_BOTH NormalPair normal_pair(uint32_t first, uint32_t second) {
   constexpr double kTwoPi = 6.283185307179586;
-  const double radius = sqrt(-2 * log(positive_uniform_of(first)));
+  const double radius = sqrt(-2 * ::log(positive_uniform_of(first)));
   const double angle = kTwoPi * static_cast<double>(second) * 0x1p-32;
   return {radius * cos(angle), radius * sin(angle)};
 }
