@@ -1,4 +1,5 @@
 // Products with GELU: where cuBLASLt computes them, and where it has no kernel for it or refuses.
+#include "base/log.h"
 #include "tests/cuda/simulated/blas_lt.h"
 #include "tests/cuda/simulated/machine.h"
 #include "tests/cuda/support.h"
@@ -11,6 +12,11 @@ using exec::run_on;
 constexpr int64_t kRows = 24, kInner = 16, kColumns = 40;
 
 int products = 0;  // by cuBLASLt
+
+struct Warnings : log::Sink {
+  void write(log::Level, std::string_view line) override { text += line; }
+  std::string text;
+};
 
 // Returns GELU of a product and its argument.
 std::vector<at::Tensor> gelu_of_product() {
@@ -40,8 +46,14 @@ TEST_CASE("products with GELU are cuBLASLt's, or are computed apart where it has
   const auto fused = gelu_of_product();
   CHECK(products == 1);
   simulated::knows_epilogues = false;
+  Warnings warnings;
+  log::set_sink(&warnings);
   const auto apart = gelu_of_product();
+  log::set_sink(nullptr);
   CHECK(products == 0);
+  CHECK(warnings.text ==
+        "cuBLASLt has no kernel for a product [24, 16] x [16, 40] with GELU: they "
+        "are computed apart");
   simulated::knows_epilogues = true;
   for (size_t k = 0; k < 2; ++k) CHECK(at::allclose(fused[k], apart[k], 0.02, 0.02));
 }
