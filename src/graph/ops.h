@@ -85,7 +85,11 @@
 //   perigee::fp8(self, scale [] or [ranks], format)    self * scale in float32, saturated, rounded to the format to nearest even,
 //                                              divided by scale, in self's type
 //   perigee::fp8_cast(self, scale [], format)  the same without the division: eight bits wide (float8_e4m3, float8_e5m2)
-//   perigee::fp8_blocks(self, format, dim, block, margin)    the same with a scale for each `block` elements along dim
+//   perigee::fp8_blocks(self, format, dim, block, margin)    as fp8, with a scale for each `block` elements along dim
+//   perigee::fp8_rows(self, amax, format, margin)            as fp8, with the scales of amax (below), which is broadcast
+//   perigee::fp8_cast_rows(self [*,k], amax [*,1]?, format, margin) -> (eight bits wide, 1 / scale [*,1] float32)
+//                                              as fp8_cast; without amax: with those of self's rows
+//   perigee::fp8_amax_rows(self, dim) -> self's shape with 1 as dim, float32    largest magnitudes along dim, 0 of none
 //   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of an empty tensor. fp8_cast_amax: (fp8_cast, fp8_amax)
 //   perigee::fp8_scale(amax [], [n], [ranks] or [ranks,n], format, margin, most_recent) -> [] or [ranks] float32
 //                                              largest / 2^margin / amax, where of n values the first (most_recent) or the

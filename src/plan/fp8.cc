@@ -16,6 +16,8 @@ std::string_view name_of(Fp8::Recipe recipe) {
       return "delayed";
     case Fp8::Recipe::tensorwise:
       return "tensorwise";
+    case Fp8::Recipe::rowwise:
+      return "rowwise";
     case Fp8::Recipe::blockwise:
       break;
   }
@@ -28,6 +30,10 @@ std::string_view name_of(Fp8::Product product) {
   return product == Fp8::Product::native ? "native" : "emulated";
 }
 
+bool scales_tensors(Fp8::Recipe recipe) {
+  return recipe == Fp8::Recipe::delayed || recipe == Fp8::Recipe::tensorwise;
+}
+
 void verify(const Fp8& fp8, const graph::Graph& graph) {
   if (fp8.margin < 0 || fp8.margin > 64) {
     fail("plan", "fp8.margin is from 0 to 64, but got {}", fp8.margin);
@@ -38,13 +44,14 @@ void verify(const Fp8& fp8, const graph::Graph& graph) {
   if (fp8.interval < 1 || fp8.interval > 65536) {
     fail("plan", "fp8.interval is from 1 to 65536, but got {}", fp8.interval);
   }
-  if (!fp8.reduce_amax && fp8.recipe == Fp8::Recipe::blockwise) {
-    fail("plan", "fp8.reduce_amax is of the recipes delayed and tensorwise, but got blockwise");
+  if (!fp8.reduce_amax && !scales_tensors(fp8.recipe)) {
+    fail("plan", "fp8.reduce_amax is of the recipes delayed and tensorwise, but got {}",
+         name_of(fp8.recipe));
   }
   if (fp8.product == Fp8::Product::native && fp8.recipe == Fp8::Recipe::blockwise) {
     fail("plan",
-         "a native product has one scale for each factor, but fp8.recipe is blockwise (product "
-         "\"emulated\", or the recipe delayed or tensorwise)");
+         "a native product has one scale for each factor or each of its rows, but fp8.recipe is "
+         "blockwise (product \"emulated\", or another recipe)");
   }
   if (fp8.product == Fp8::Product::native && !fp8.reduce_amax) {
     fail("plan",

@@ -21,6 +21,7 @@ struct Fp8 {
   enum class Recipe : uint8_t {
     delayed,     // one scale per tensor, from the magnitudes of earlier microbatches
     tensorwise,  // one scale per tensor, from its current magnitude
+    rowwise,     // one scale for all elements along the dim that is summed over
     blockwise,  // one scale for each `block` consecutive elements along the dim that is summed over
   };
   enum class Amax : uint8_t { most_recent, max };
@@ -53,8 +54,12 @@ std::string_view name_of(Fp8::Recipe recipe);
 std::string_view name_of(Fp8::Amax amax);
 std::string_view name_of(Fp8::Product product);
 
-// Throws Error for a number out of range, blockwise scales per rank, native products with blockwise
-// scales or with scales per rank, or a scope that is listed twice or missing in the graph.
+// Returns whether a tensor has one scale, rather than one for each row or block.
+bool scales_tensors(Fp8::Recipe recipe);
+
+// Throws Error for a number out of range, scales per rank with a recipe that does not scale tensors,
+// native products with blockwise scales or with scales per rank, or a scope that is listed twice or
+// missing in the graph.
 void verify(const Fp8& fp8, const graph::Graph& graph);
 
 }  // namespace perigee::plan

@@ -246,8 +246,8 @@ Fp8 parse_fp8(const Field& field) {
   using Recipe = Fp8::Recipe;
   using Product = Fp8::Product;
   return {.format = one_of(field.at("format"), {Fp8::Format::e4m3, Fp8::Format::hybrid}),
-          .recipe = one_of(field.at("recipe"),
-                           {Recipe::delayed, Recipe::tensorwise, Recipe::blockwise}),
+          .recipe = one_of(field.at("recipe"), {Recipe::delayed, Recipe::tensorwise,
+                                                Recipe::rowwise, Recipe::blockwise}),
           .margin = field.at("margin").integer(),
           .amax_history_len = field.at("amax_history_len").integer(),
           .interval = field.has("interval") ? field.at("interval").integer() : 1,

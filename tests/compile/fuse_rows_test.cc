@@ -1,5 +1,5 @@
 // Norms that do the additions beside them, GELU's gradient with the sum of its rows, and casts to
-// eight bits with the largest magnitude.
+// eight bits with the largest magnitudes.
 #include "compile/graph/fuse/fuse_rows.h"
 
 #include <catch2/catch.hpp>
@@ -256,4 +256,58 @@ TEST_CASE("a magnitude of which the scale of a cast is made stays before the cas
                           {DType::float32, {}});
   s.cast(scale);
   CHECK((s.fused() == Ops{"perigee::fp8_amax", "perigee::fp8_scale", "perigee::fp8_cast"}));
+}
+
+namespace {
+
+// A cast of rows to eight bits.
+struct CastOfRows : Cast {
+  const TensorType numbers{DType::float32, {6, 1}};
+
+  ValueId magnitudes(int64_t dim = 1) {
+    return op("perigee::fp8_amax_rows", {{"self", matrix}, {"dim", dim}}, numbers);
+  }
+  void cast(ValueId of, ValueId amax) {
+    const auto made = several(
+        "perigee::fp8_cast_rows",
+        {{"self", of}, {"amax", amax}, {"format", std::string("e4m3")}, {"margin", int64_t{0}}},
+        {{DType::float8_e4m3, kMatrix.shape}, numbers});
+    for (const auto v : made) output(v);
+  }
+};
+
+const Ops kApart = {"perigee::fp8_amax_rows", "perigee::fp8_cast_rows"};
+
+}  // namespace
+
+TEST_CASE("a cast of rows finds the magnitudes that scale them") {
+  CastOfRows s;
+  s.cast(s.matrix, s.magnitudes());
+  CHECK((s.fused() == Ops{"perigee::fp8_cast_rows"}));
+  CHECK(s.graph.nodes[0].find("amax") == nullptr);
+  CHECK(s.graph.nodes[0].get<ValueId>("self", {}) == s.matrix);
+}
+
+TEST_CASE("magnitudes of rows that others read, or of another matrix, stay before the cast") {
+  CastOfRows read;
+  const auto amax = read.magnitudes();
+  read.cast(read.matrix, amax);
+  read.output(amax);
+  CHECK((read.fused() == kApart));
+  CastOfRows twice;
+  const auto shared = twice.magnitudes();
+  twice.cast(twice.matrix, shared);
+  twice.cast(twice.matrix, shared);
+  CHECK(twice.fused().size() == 3);
+  CastOfRows other;
+  other.cast(other.input(kMatrix), other.magnitudes());
+  CHECK((other.fused() == kApart));
+  CHECK(other.graph.nodes[1].find("amax") != nullptr);
+  CastOfRows global;  // those of all ranks
+  global.cast(global.matrix, global.op("comm::all_reduce",
+                                       {{"self", global.magnitudes()},
+                                        {"axis", std::string("tensor")},
+                                        {"op", std::string("max")}},
+                                       global.numbers));
+  CHECK(global.fused().size() == 3);
 }

@@ -107,6 +107,37 @@ TEST_CASE("casts to eight bits take any shape, by rows and by columns, and magni
   cast_with_magnitude(bad, {});
 }
 
+TEST_CASE("casts of rows to eight bits take any shape, by rows and by columns") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t rows = GENERATE(0, 1, 63, 130), columns = GENERATE(0, 1, 16, 65, 600);
+  const bool aligned = GENERATE(true, false);
+  const bool wide = GENERATE(true, false);
+  seed(14);
+  const std::string format = wide ? "e5m2" : "e4m3";
+  const auto narrow = wide ? DType::float8_e5m2 : DType::float8_e4m3;
+  const auto compare = [&](const at::Tensor& self) {
+    const std::vector<int64_t> shape = {self.size(0), 1};
+    const Types types = {{narrow, self.sizes().vec()}, {DType::float32, shape}};
+    same_everywhere("perigee::fp8_amax_rows", {{"self", self}}, {{"dim", int64_t{1}}},
+                    {{DType::float32, shape}}, 0);
+    same_everywhere("perigee::fp8_cast_rows", {{"self", self}},
+                    {{"format", format}, {"margin", int64_t{1}}}, types, 0);
+    same_everywhere("perigee::fp8_cast_rows",
+                    {{"self", self}, {"amax", at::rand(shape) + 1}},  // some numbers saturate
+                    {{"format", format}, {"margin", int64_t{0}}}, types, 0);
+  };
+  const auto made = shifted({rows, columns}, type);
+  auto x = aligned ? made.clone() : made;
+  for (const auto& self : {x, x.t()}) compare(self);
+  if (rows < 63 || columns < 16) return;
+  x[1].zero_();  // scale 1
+  x[2][15] = std::nan("");
+  x[62][3] = 1e-30;   // in float32 and bfloat16
+  x[3].fill_(1e-38);  // whose scale is not finite
+  x.t()[7].zero_();
+  for (const auto& self : {x, x.t()}) compare(self);
+}
+
 TEST_CASE("casts to eight bits take the largest magnitude of several pieces from any of them") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   seed(13);

@@ -24,8 +24,7 @@ const Input* viewed_parameter(const Graph& graph, graph::ValueId v) {
   while (v.defined() && graph.values[v.index].producer >= 0) {
     const auto& node = graph.nodes[graph.values[v.index].producer];
     const bool passes = graph::is_view(node.op) || node.op == "perigee::reshape" ||
-                        node.op == "perigee::cast" || node.op == "perigee::fp8" ||
-                        node.op == "perigee::fp8_cast";
+                        node.op == "perigee::cast" || node.op.starts_with("perigee::fp8");
     if (!passes) return nullptr;
     v = {};
     node.each_operand([&](graph::ValueId operand) {

@@ -123,7 +123,7 @@ class Fp8Rounding {
   // Replaces the product's factors by rounded ones. `a`, `b`: their purposes ("input",
   // "weight", "gradient").
   void multiply(Layer& layer, Node& node, const std::string& a, const std::string& b) {
-    if (is_native(node)) return multiply_natively(layer, node, a, b);
+    if (is_native(node, b)) return multiply_natively(layer, node, a, b);
     const auto [first, second] = factors(node.op);
     for (auto& [name, arg] : node.args) {
       if (name != first && name != second) continue;
@@ -133,12 +133,14 @@ class Fp8Rounding {
   }
 
   // Returns whether the device can multiply eight-bit factors of these sizes (shard/ checks the
-  // local sizes).
-  bool is_native(const Node& node) const {
+  // local sizes). `b`: the second factor's purpose.
+  bool is_native(const Node& node, const std::string& b) const {
     if (fp8_.product != Fp8::Product::native || node.op == "aten::bmm") return false;
     if (node.op == "aten::addmm" && node.args.size() != 3) return false;  // scaled
     const auto& made = graph_.type(node.outputs[0]);
     if (made.dtype == DType::float64 || made.numel() == 0) return false;
+    // LibTorch's products with scales of rows that all such devices have.
+    if (has_rows() && (!graph::is_half(made.dtype) || format_of(b) != "e4m3")) return false;
     const auto [first, second] = factors(node.op);
     const auto fits = [&](const char* factor) {
       const auto columns = graph_.type(node.get<ValueId>(factor, {})).shape[1];
@@ -157,12 +159,12 @@ class Fp8Rounding {
       return add("aten::t", {{"self", v}}, std::move(type), node);
     };
     const auto mat1 = cast(layer, node.get<ValueId>(first, {}), a, node);
-    const auto mat2 = turned(cast(layer, turned(node.get<ValueId>(second, {})), b, node));
+    const auto mat2 = cast(layer, turned(node.get<ValueId>(second, {})), b, node);
     const auto type = graph_.type(node.outputs[0]);
-    Args args = {{"self", mat1},
-                 {"mat2", mat2},
-                 {"scale_a", layer.inverses.at(a)},
-                 {"scale_b", layer.inverses.at(b)},
+    Args args = {{"self", mat1.values},
+                 {"mat2", turned(mat2.values)},
+                 {"scale_a", mat1.inverse},
+                 {"scale_b", has_rows() ? turned(mat2.inverse) : mat2.inverse},
                  {"out_dtype", type.dtype}};
     const auto bias = node.op == "aten::addmm" ? node.get<ValueId>("self", {}) : ValueId{};
     if (bias.defined()) {
@@ -175,20 +177,45 @@ class Fp8Rounding {
     }
   }
 
-  // Returns the factor as eight-bit floats.
-  ValueId cast(Layer& layer, ValueId v, const std::string& what, const Node& reader) {
+  // A factor as eight-bit floats, and what they are multiplied by: a number, or one for each row.
+  struct EightBits {
+    ValueId values, inverse;
+  };
+
+  EightBits cast(Layer& layer, ValueId v, const std::string& what, const Node& reader) {
     const auto format = format_of(what);
+    const auto dtype = format == "e5m2" ? DType::float8_e5m2 : DType::float8_e4m3;
+    if (has_rows()) {
+      const auto amax = amax_along(v, std::ssize(result_.type(v).shape) - 1, reader);
+      const EightBits made = {result_.add_value({dtype, result_.type(v).shape}),
+                              result_.add_value(result_.type(amax))};
+      push({.op = "perigee::fp8_cast_rows",
+            .args = {{"self", v}, {"amax", amax}, {"format", format}, {"margin", fp8_.margin}},
+            .outputs = {made.values, made.inverse},
+            .scope = reader.scope,
+            .phase = reader.phase,
+            .forward_node = reader.forward_node});
+      return made;
+    }
     const auto scale = scale_of(layer, v, what, reader);
     auto& inverse = layer.inverses[what];
     if (!inverse.defined()) {
       inverse = add("aten::reciprocal", {{"self", scale}}, {DType::float32, {}}, reader);
     }
-    const auto dtype = format == "e5m2" ? DType::float8_e5m2 : DType::float8_e4m3;
     const auto narrow = add("perigee::fp8_cast",
                             {{"self", v}, {"scale", scale}, {"format", format}},
                             {dtype, result_.type(v).shape}, reader);
     record_magnitude(layer, v, what, reader);
-    return narrow;
+    return {narrow, inverse};
+  }
+
+  bool has_rows() const { return fp8_.recipe == Fp8::Recipe::rowwise; }
+
+  // Returns the largest magnitudes of a factor along a dim.
+  ValueId amax_along(ValueId v, int64_t dim, const Node& reader) {
+    graph::TensorType type{DType::float32, result_.type(v).shape};
+    type.shape[static_cast<size_t>(dim)] = 1;
+    return add("perigee::fp8_amax_rows", {{"self", v}, {"dim", dim}}, std::move(type), reader);
   }
 
   // Returns the base of a view.
@@ -211,6 +238,14 @@ class Fp8Rounding {
                   int64_t dim) {
     const auto format = format_of(what);
     const auto type = graph_.type(v);
+    if (has_rows()) {
+      return add("perigee::fp8_rows",
+                 {{"self", v},
+                  {"amax", amax_along(v, dim, reader)},
+                  {"format", format},
+                  {"margin", fp8_.margin}},
+                 type, reader);
+    }
     if (fp8_.recipe == Fp8::Recipe::blockwise) {
       return add("perigee::fp8_blocks",
                  {{"self", v},
@@ -323,20 +358,20 @@ Graph round_to_fp8(const Graph& graph, const plan::Plan& plan, const StepSpec& s
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.pipeline.cuts()) {
     fail("compile",
          "fp8 with delayed scaling keeps a history that all ranks have, but a pipeline's stages "
-         "have layers of their own (fp8_recipe = \"tensorwise\" or \"blockwise\")");
+         "have layers of their own (fp8_recipe = \"tensorwise\", \"rowwise\" or \"blockwise\")");
   }
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.weights) {
     fail("compile",
          "fp8 with delayed scaling keeps a history in the order of a microbatch's passes, but "
-         "overlap's weights defers some of them: use fp8_recipe = \"tensorwise\" or \"blockwise\", "
-         "or leave weights out");
+         "overlap's weights defers some of them: use fp8_recipe = \"tensorwise\", \"rowwise\" or "
+         "\"blockwise\", or leave weights out");
   }
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.experts) {
     fail(
         "compile",
         "fp8 with delayed scaling keeps a history in the order of microbatches, but with overlap's "
-        "experts one begins before the previous one ends: use fp8_recipe = \"tensorwise\" or "
-        "\"blockwise\", or leave experts out");
+        "experts one begins before the previous one ends: use fp8_recipe = \"tensorwise\", "
+        "\"rowwise\" or \"blockwise\", or leave experts out");
   }
   return Fp8Rounding(graph, plan, !spec.evaluation).run();
 }

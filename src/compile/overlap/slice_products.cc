@@ -119,13 +119,18 @@ class Slices {
                            whole.name);
   }
 
-  // Appends the product for some rows. Returns false where LibTorch's kernel does not return one
+  // Appends the product for some rows, which are in `from`. Returns false where LibTorch's kernel does not return one
   // contiguous result.
-  bool add_product_slice(const DraftInstruction& product, ValueId from, ValueId to,
-                         Instructions& out) {
+  bool add_product_slice(const DraftInstruction& product, const mesh::Range& range, ValueId from,
+                         ValueId to, Instructions& out) {
     if (draft_.value(to).type.numel() == 0) return true;
     auto piece = product;
     piece.instruction.args[*rows_of(product.instruction)].second = from;
+    for (auto& [name, arg] : piece.instruction.args) {  // scales of rows
+      if (name != "scale_a") continue;
+      const auto scale = std::get<ValueId>(arg);
+      if (!draft_.value(scale).type.shape.empty()) arg = rows(scale, range);
+    }
     piece.instruction.outputs = {to};
     if (!set_allocations(draft_, piece, traces_)) return false;
     out.push_back(std::move(piece));
@@ -139,15 +144,16 @@ class Slices {
       const auto& product = list[p];
       const auto given = rows(std::get<ValueId>(product.instruction.args[0].second), range);
       const bool first = p == pair.products[0];
-      if (first ? !add_product_slice(product, given, to, out)
-                : !add_product(product, given, to, out)) {
+      if (first ? !add_product_slice(product, range, given, to, out)
+                : !add_product(product, range, given, to, out)) {
         return false;
       }
     }
     return true;
   }
 
-  bool add_product(const DraftInstruction& product, ValueId from, ValueId to, Instructions& out) {
+  bool add_product(const DraftInstruction& product, const mesh::Range& range, ValueId from,
+                   ValueId to, Instructions& out) {
     const auto type = draft_.value(to).type;
     if (type.numel() == 0) return true;
     auto args = product.instruction.args;
@@ -165,7 +171,7 @@ class Slices {
       return append(in_place("perigee::addmm_", std::move(args), {to}));
     }
     const auto term = draft_.add(type, draft_.value(to).name + " term");
-    return add_product_slice(product, from, term, out) &&
+    return add_product_slice(product, range, from, term, out) &&
            append(in_place("perigee::accumulate_", {{"self", to}, {"other", term}}, {to}));
   }
 
@@ -314,7 +320,7 @@ class Slices {
         const auto read = draft_.add_view(packed ? whole : image,
                                           (packed ? range.begin : at) * columns * bytes, type,
                                           contiguous_strides(type.shape), draft_.value(whole).name);
-        if (!add_product_slice(product, read, rows(result, range), out)) return false;
+        if (!add_product_slice(product, range, read, rows(result, range), out)) return false;
         at += range.length;
       }
     }

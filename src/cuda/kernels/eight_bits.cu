@@ -1,23 +1,12 @@
 // Numbers rounded to eight-bit floats, and the largest magnitudes that their scales are made of.
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
-#include "cuda/kernels/element.cuh"
+#include "cuda/kernels/eight_bits.cuh"
 
 namespace perigee::cuda {
 namespace {
 
 constexpr unsigned kMostCastParts = 1024;  // blocks of a cast that makes a magnitude
-
-// Rounds to nearest even, saturating; NaN stays NaN.
-template <class W>
-__device__ uint8_t rounded(W x, float factor, __nv_fp8_interpretation_t format) {
-  return __nv_cvt_float_to_fp8(static_cast<float>(x) * factor, __NV_SATFINITE, format);
-}
-
-// The larger number, or NaN where one of them is.
-__device__ inline float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
 
 // The largest magnitude of what a thread has seen, where one is wanted.
 class Magnitude {
@@ -76,28 +65,13 @@ __global__ void cast_packs(const T* x, const float* scale, uint8_t* y, int64_t p
 }
 
 // A block has a tile of 64 rows and 64 columns of x, and writes it by columns.
-constexpr int kTile = 64;
 template <class T>
 __global__ void cast_transposed(const T* x, const float* scale, uint8_t* y, Rows shape,
                                 __nv_fp8_interpretation_t format, float* largest) {
-  __shared__ uint8_t tile[kTile][kTile + 4];  // by column; of other banks than its neighbours
   const float factor = *scale;
-  const int64_t row = int64_t{blockIdx.x} * kTile, column = int64_t{blockIdx.y} * kTile;
   Magnitude magnitude(largest);
-  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
-    const int r = i / kTile, c = i % kTile;
-    if (row + r < shape.rows && column + c < shape.columns) {
-      const auto value = magnitude.seen(load(x, (row + r) * shape.columns + column + c));
-      tile[c][r] = rounded(value, factor, format);
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
-    const int r = i % kTile, c = i / kTile;
-    if (row + r < shape.rows && column + c < shape.columns) {
-      y[(column + c) * shape.rows + row + r] = tile[c][r];
-    }
-  }
+  transpose_tile(x, y, shape,
+                 [&](int, auto value) { return rounded(magnitude.seen(value), factor, format); });
   magnitude.write(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
 }
 
@@ -114,10 +88,6 @@ __global__ void magnitudes(const T* x, float* largest, int64_t n) {
   most = block_reduce(most, larger);
   if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
-
-__nv_fp8_interpretation_t format_of(bool e5m2) { return e5m2 ? __NV_E5M2 : __NV_E4M3; }
-
-int64_t tiles(int64_t n) { return (n + kTile - 1) / kTile; }
 
 // Writes the largest of the parts' magnitudes, where one is wanted.
 void join(const CastMagnitude& magnitude, int64_t parts, cudaStream_t stream) {

@@ -219,6 +219,30 @@ void cast_transposed_to_eight_bits(const void* x, const float* scale, void* y, R
 void largest_magnitude(const void* x, float* partials, int64_t parts, float* out, int64_t n,
                        Element element, cudaStream_t stream);
 
+// ---- eight_bit_rows.cu
+
+// A format, and the number that a row's largest magnitude becomes.
+struct EightBits {
+  bool e5m2 = false;
+  float largest = 448;
+};
+
+// out [rows] = the largest magnitudes of the rows, 0 of no columns; NaN where one is NaN.
+void magnitudes_of_rows(const void* x, float* out, Rows shape, Element element,
+                        cudaStream_t stream);
+// out [columns] = those of the columns. partials [parts, columns], at least one part, is workspace.
+void magnitudes_of_columns(const void* x, float* partials, int64_t parts, float* out, Rows shape,
+                           Element element, cudaStream_t stream);
+
+// y = each row of x times its scale, to nearest even, saturating; inverse [rows] = 1 / scale. amax:
+// the rows' magnitudes, or nullptr: they are found.
+void cast_rows_to_eight_bits(const void* x, const float* amax, void* y, float* inverse, Rows shape,
+                             Element element, EightBits format, cudaStream_t stream);
+// y [columns, rows] = the same of the transpose of x [rows, columns], whose magnitudes are given; at
+// most 65,535 * 64 columns.
+void cast_columns_to_eight_bits(const void* x, const float* amax, void* y, float* inverse,
+                                Rows shape, Element element, EightBits format, cudaStream_t stream);
+
 // ---- cross_entropy.cu: logits [rows, columns] of float32, float64, bfloat16 or float16;
 // logsumexp and upstream gradient are float32 or, for float64, float64.
 

@@ -11,10 +11,19 @@
 #include "exec/reference/ops.h"
 
 namespace perigee::cuda {
+namespace {
+
+// LibTorch's kernel, in the place of the reference, which is for a CPU.
+Kernel library(const Arguments& a, const OpContext& context) {
+  return exec::dispatcher_kernel_on(context.place, a.op());
+}
+
+}  // namespace
 
 Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   using Maker = Kernel (*)(const Arguments&, const OpContext&);
   static const std::map<std::string_view, Maker> own = {
+      {"aten::_scaled_mm", library},
       {"aten::mm", product},
       {"aten::native_layer_norm", row_norm},
       {"aten::native_layer_norm_backward", row_norm_backward},
@@ -31,8 +40,10 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::dropout", dropout},
       {"perigee::examine_step_", examine_step},
       {"perigee::fp8_amax", fp8_amax},
+      {"perigee::fp8_amax_rows", fp8_amax_rows},
       {"perigee::fp8_cast", fp8_cast},
       {"perigee::fp8_cast_amax", fp8_cast},
+      {"perigee::fp8_cast_rows", fp8_cast_rows},
       {"perigee::full", full},
       {"perigee::gelu_backward_sum", gelu_backward_sum},
       {"perigee::layer_norm_backward_add", row_norm_backward},

@@ -54,6 +54,8 @@ Kernel rotary_backward(const Arguments& arguments, const OpContext& context);
 Kernel merge_attention(const Arguments& arguments, const OpContext& context);
 Kernel fp8_cast(const Arguments& arguments, const OpContext& context);
 Kernel fp8_amax(const Arguments& arguments, const OpContext& context);
+Kernel fp8_cast_rows(const Arguments& arguments, const OpContext& context);
+Kernel fp8_amax_rows(const Arguments& arguments, const OpContext& context);
 
 Kernel sum_over_dims(const Arguments& arguments, const OpContext& context);
 

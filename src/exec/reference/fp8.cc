@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "exec/reference/ops.h"
+#include "exec/tensor.h"
 
 namespace perigee::exec {
 namespace {
@@ -39,6 +40,14 @@ Tensor round_trip(const Tensor& scaled, const Format& format) {
 Tensor scale_for(const Tensor& amax, const Format& format, int64_t margin) {
   const auto scale = format.largest * std::exp2(-static_cast<double>(margin)) / amax;
   return at::where(at::isfinite(scale).logical_and(amax > 0), scale, at::ones_like(scale));
+}
+
+// Returns the largest magnitudes along a dim, which stays, with one element.
+Tensor amax_along(const Tensor& t, int64_t dim) {
+  if (t.size(dim) > 0) return t.abs().amax(dim, /*keepdim=*/true).to(at::kFloat);
+  auto shape = t.sizes().vec();
+  shape[dim < 0 ? dim + t.dim() : dim] = 1;
+  return at::zeros(shape, t.options().dtype(at::kFloat));
 }
 
 Tensor amax_of(const Tensor& t) {
@@ -101,6 +110,48 @@ Kernel fp8_cast(const Arguments& a) {
              std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     out[0] = rounded(in[self].contiguous().to(at::kFloat) * in[scale], format);
     if (amax) out[1] = amax_of(in[self]).expand(*amax).contiguous();
+  };
+}
+
+Kernel fp8_rows(const Arguments& a) {
+  return [self = a.operand("self"), amax = a.operand("amax"), format = format_of(a),
+          margin = a.integer("margin")](std::span<const Tensor> in, std::span<Tensor> out,
+                                        const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto scale = scale_for(in[amax], format, margin);
+    out[0] = (round_trip(x.to(at::kFloat) * scale, format) / scale).to(x.scalar_type());
+  };
+}
+
+Kernel fp8_cast_rows(const Arguments& a) {
+  return [self = a.operand("self"), amax = a.optional_operand("amax"), format = format_of(a),
+          margin = a.integer("margin")](std::span<const Tensor> in, std::span<Tensor> out,
+                                        const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto scale = scale_for(amax < 0 ? amax_along(x, -1) : in[amax], format, margin);
+    out[0] = rounded(x.to(at::kFloat) * scale, format);
+    out[1] = scale.reciprocal();
+  };
+}
+
+Kernel fp8_amax_rows(const Arguments& a) {
+  return [self = a.operand("self"), dim = a.integer("dim")](std::span<const Tensor> in,
+                                                            std::span<Tensor> out, const Draw&) {
+    out[0] = amax_along(in[self], dim);
+  };
+}
+
+// LibTorch's CPU multiplies factors with one scale each.
+Kernel scaled_product(const Arguments& a) {
+  return [self = a.operand("self"), mat2 = a.operand("mat2"), scale_a = a.operand("scale_a"),
+          scale_b = a.operand("scale_b"), type = scalar_type(a.type(0).dtype),
+          library = dispatcher_kernel(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
+                                               const Draw& draw) {
+    if (in[scale_a].numel() == 1 && in[scale_b].numel() == 1) return library(in, out, draw);
+    const auto widened = [&](int factor, int scale) {
+      return in[factor].to(at::kFloat) * in[scale];
+    };
+    out[0] = widened(self, scale_a).mm(widened(mat2, scale_b)).to(type);
   };
 }
 

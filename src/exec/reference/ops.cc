@@ -414,6 +414,7 @@ Kernel label_weight(const Arguments& a) {
 
 using Maker = Kernel (*)(const Arguments&);
 const std::map<std::string_view, Maker> kOps = {
+    {"aten::_scaled_mm", scaled_product},
     {"aten::native_layer_norm", layer_norm},
     {"aten::native_layer_norm_backward", layer_norm_backward},
     {"perigee::addmm_", product_in_place},
@@ -432,6 +433,9 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::fp8_cast", fp8_cast},
     {"perigee::fp8_cast_amax", fp8_cast},
     {"perigee::fp8_blocks", fp8_blocks},
+    {"perigee::fp8_rows", fp8_rows},
+    {"perigee::fp8_cast_rows", fp8_cast_rows},
+    {"perigee::fp8_amax_rows", fp8_amax_rows},
     {"perigee::fp8_amax", fp8_amax},
     {"perigee::fp8_scale", fp8_scale},
     {"perigee::fp8_history", fp8_history},

@@ -33,8 +33,8 @@ Fp8::Product product_of(const Fp8Config& given, const PlanRequest& request) {
   if (given.product_choice == ProductChoice::emulated) return Product::emulated;
   if (blocks) {
     fail("fp8",
-         "a native product has one scale for each factor, but fp8_recipe is blockwise (product = "
-         "\"emulated\", or fp8_recipe = \"delayed\" or \"tensorwise\")");
+         "a native product has one scale for each factor or each of its rows, but fp8_recipe is "
+         "blockwise (product = \"emulated\", or another fp8_recipe)");
   }
   if (!given.reduce_amax) {
     fail("fp8",
@@ -48,6 +48,22 @@ Fp8::Product product_of(const Fp8Config& given, const PlanRequest& request) {
          "use \"auto\" or \"emulated\"");
   }
   return Product::native;
+}
+
+std::string source_of_scales(const Fp8& fp8) {
+  switch (fp8.recipe) {
+    case Fp8::Recipe::delayed:
+      return fmt::format("by the {} of {} earlier microbatch{}",
+                         plan::name_of(fp8.amax_compute_algo), fp8.amax_history_len,
+                         fp8.amax_history_len == 1 ? "" : "es");
+    case Fp8::Recipe::tensorwise:
+      return "by each tensor's largest magnitude";
+    case Fp8::Recipe::rowwise:
+      return "by the largest magnitude of each row";
+    case Fp8::Recipe::blockwise:
+      break;
+  }
+  return fmt::format("by blocks of {}", fp8.block);
 }
 
 class Fp8Method : public MethodWith<Fp8Config> {
@@ -75,9 +91,10 @@ class Fp8Method : public MethodWith<Fp8Config> {
           .doc = "scopes (`blocks.*`) or module types of the layers"},
          {.name = "fp8_recipe",
           .member = &C::recipe,
-          .allowed = {"delayed", "tensorwise", "blockwise"},
+          .allowed = {"delayed", "tensorwise", "rowwise", "blockwise"},
           .doc = "source of a scale: delayed: the tensor in earlier microbatches; tensorwise: the "
-                 "tensor itself; blockwise: each block of fp8_block elements along the summed dim"},
+                 "tensor itself; rowwise: all elements along the summed dim, each row its own; "
+                 "blockwise: each block of fp8_block elements along the summed dim"},
          {.name = "fp8_margin",
           .member = &C::margin,
           .at_least = 0,
@@ -136,16 +153,17 @@ class Fp8Method : public MethodWith<Fp8Config> {
     belongs("fp8_amax_compute_algo", Recipe::delayed);
     belongs("fp8_interval", Recipe::delayed);
     belongs("fp8_block", Recipe::blockwise);
-    if (!fp8.reduce_amax && fp8.recipe == Recipe::blockwise) {
+    if (!fp8.reduce_amax && !plan::scales_tensors(fp8.recipe)) {
       fail("fp8",
            "fp8_reduce_amax = false requires the recipe delayed or tensorwise, but fp8_recipe is "
-           "blockwise");
+           "{}",
+           plan::name_of(fp8.recipe));
     }
     fp8.product = product_of(given, request);
     if (fp8.recipe == Recipe::delayed && plan.pipeline.cuts()) {
       fail("fp8",
            "delayed scaling requires that all ranks have the same layers, but the stages of "
-           "pipeline_parallel have their own (fp8_recipe = \"tensorwise\" or "
+           "pipeline_parallel have their own (fp8_recipe = \"tensorwise\", \"rowwise\" or "
            "\"blockwise\")");
     }
     if (config.has("match")) {
@@ -157,25 +175,23 @@ class Fp8Method : public MethodWith<Fp8Config> {
       return;
     }
     plan.decisions.push_back(
-        {"fp8", fmt::format(
-                    "linear layers{}{} multiply {}{}, scaled {}{}{}{}{}",
-                    fp8.scopes.empty() ? "" : " in ", join(fp8.scopes),
-                    fp8.format == Fp8::Format::e4m3 ? "E4M3" : "E4M3, and E5M2 for gradients",
-                    fp8.wgrad ? "" : ", but not for weights' gradients",
-                    fp8.recipe == Recipe::delayed
-                        ? fmt::format("by the {} of {} earlier microbatch{}",
-                                      plan::name_of(fp8.amax_compute_algo), fp8.amax_history_len,
-                                      fp8.amax_history_len == 1 ? "" : "es")
-                    : fp8.recipe == Recipe::tensorwise ? "by each tensor's largest magnitude"
-                                                       : fmt::format("by blocks of {}", fp8.block),
-                    fp8.margin ? fmt::format(" with a margin of 2^{}", fp8.margin) : "",
-                    fp8.interval > 1 ? fmt::format(", every {} microbatches", fp8.interval) : "",
-                    fp8.reduce_amax ? "" : ", on each rank by its own shard",
-                    fp8.product == Fp8::Product::native
-                        ? fmt::format(
-                              "; the device multiplies them itself where sizes are multiples of {}",
-                              graph::kEightBitMultiple)
-                        : "")});
+        {"fp8",
+         fmt::format(
+             "linear layers{}{} multiply {}{}, scaled {}{}{}{}{}", fp8.scopes.empty() ? "" : " in ",
+             join(fp8.scopes),
+             fp8.format == Fp8::Format::e4m3 ? "E4M3" : "E4M3, and E5M2 for gradients",
+             fp8.wgrad ? "" : ", but not for weights' gradients", source_of_scales(fp8),
+             fp8.margin ? fmt::format(" with a margin of 2^{}", fp8.margin) : "",
+             fp8.interval > 1 ? fmt::format(", every {} microbatches", fp8.interval) : "",
+             fp8.reduce_amax ? "" : ", on each rank by its own shard",
+             fp8.product == Fp8::Product::native
+                 ? fmt::format("; the device multiplies them itself where sizes are "
+                               "multiples of {}{}",
+                               graph::kEightBitMultiple,
+                               fp8.recipe == Recipe::rowwise
+                                   ? ", the result is 16 bits wide and the second factor E4M3"
+                                   : "")
+                 : "")});
     plan.fp8 = std::move(fp8);
   }
 };

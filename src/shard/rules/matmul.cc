@@ -80,9 +80,15 @@ void add_matmul_rules(Rules& rules) {
                             {"aten::_cdist_backward",
                              "b* m n+, b* m d^, b* n d, b* m n -> b* m d; p linear(0)"},
                         });
-  auto scaled = parse_rule("aten::_scaled_mm", "m k+, k n, , -> m n; out_dtype use_fast_accum");
-  scaled.lower = lower_scaled_product;
-  rules.add("aten::_scaled_mm", std::move(scaled));
+  // Factors have one scale, or one for each row of the first and each column of the second.
+  const auto scaled = parse_rule("aten::_scaled_mm",
+                                 "m k+, k n, , -> m n; out_dtype use_fast_accum"),
+             scaled_rows = parse_rule("aten::_scaled_mm",
+                                      "m k+, k n, m 1, 1 n -> m n; out_dtype use_fast_accum");
+  rules.add("aten::_scaled_mm", {[=](const Call& call) {
+                                   return (call.rank(2) == 0 ? scaled : scaled_rows).pattern(call);
+                                 },
+                                 lower_scaled_product});
   for (const char* op : {"aten::addmm", "aten::baddbmm", "aten::addmv"}) {
     rules.add(op, {added_product});
   }

@@ -151,6 +151,21 @@ void add_pointwise_rules(Rules& rules) {
                 return std::optional(pattern);
               }});
   }
+  rules.add("perigee::fp8_rows", {pointwise_pattern});
+  rules.add("perigee::fp8_cast_rows", {[](const Call& call) {
+              auto pattern = whole_pattern(call);
+              const int last = call.rank(0) - 1;
+              for (int d = 0; d < last; ++d) {
+                const int dim = pattern.add();
+                for (auto& operand : pattern.operands) operand[d] = dim;
+                for (auto& result : pattern.results) result[d] = dim;
+              }
+              // Given magnitudes are of whole rows, as are the scales.
+              if (call.find("amax") >= 0) {
+                pattern.operands[0][last] = pattern.results[0][last] = pattern.add(Role::agreed);
+              }
+              return std::optional(pattern);
+            }});
   // Blocks are counted from the start of the dim, which is not sharded.
   rules.add("perigee::fp8_blocks", {[](const Call& call) {
               std::vector<bool> whole(call.rank(0));

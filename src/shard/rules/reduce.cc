@@ -121,6 +121,7 @@ void add_reduce_rules(Rules& rules) {
     rules.add(op, {combining<Role::sum>});
   }
   for (const char* op : {"aten::amax", "aten::max"}) rules.add(op, {combining<Role::max>});
+  rules.add("perigee::fp8_amax_rows", {combining<Role::max>});
   rules.add("perigee::fp8_amax", {[](const Call& call) {
               const bool own = call.result_rank(0) > 0;
               if (!own) return combining<Role::max>(call);

@@ -204,8 +204,9 @@ class Draw {
       use("auto_sharding", tight ? R"({"memory": "200KB"})" : R"({"memory": "1GB"})");
     }
     if (coin(0.3)) {
-      static const std::pair<std::string, std::string> ways[] = {
-          {"fp8", R"({"fp8_recipe": "tensorwise"})"},
+      const bool rows = std::bernoulli_distribution(0.5)(constraints_);
+      const std::pair<std::string, std::string> ways[] = {
+          {"fp8", rows ? R"({"fp8_recipe": "rowwise"})" : R"({"fp8_recipe": "tensorwise"})"},
           {"amp_native", R"({"dtype": "bf16"})"},
           {"half", R"({"dtype": "bf16"})"}};
       const auto& [name, config] = ways[number(3)];
@@ -214,7 +215,9 @@ class Draw {
       if (!lora || !drops || name == "fp8") {
         use(name, config);
         precision = ", " + methods.back();
-        const bool gelu = name != "fp8" && model_keys()[model].find("gpt") != std::string::npos;
+        // An adapter before GELU may compute in float32.
+        const bool gelu = name != "fp8" && !lora &&
+                          model_keys()[model].find("gpt") != std::string::npos;
         for (auto& method : methods) {
           constexpr std::string_view accumulate = R"("accumulate": true)";
           const auto at = method.find(accumulate);

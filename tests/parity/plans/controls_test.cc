@@ -90,6 +90,7 @@ const std::vector<Row>& rows() {
       {"module_replace", R"(["rotary"])", kTwo, kLlama},
       {"fp8", R"({"fp8_recipe": "tensorwise"})", kTwo, kLlama, "", true},
       {"fp8", R"({"fp8_recipe": "delayed"})", kTwo, kLlama, "", true},
+      {"fp8", R"({"fp8_recipe": "rowwise"})", kTwo, kLlama, "", true},
       {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo, kLlama, "", true},
       {"amp_native", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
       {"half", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},

@@ -60,6 +60,7 @@ const std::vector<Effect>& effects() {
       {"module_replace", R"(["rotary"])", kEffectsTwo, kLlama},
       {"lora", R"({"match": ["qkv", "down"]})", kEffectsTwo},
       {"fp8", "{}", kEffectsTwo},
+      {"fp8", R"({"fp8_recipe": "rowwise"})", kEffectsTwo},
       {"fp8", R"({"fp8_recipe": "blockwise"})", kEffectsTwo},
       {"fp8", R"({"fp8_interval": 4})", kEffectsTwo},
       {"fp8", R"({"fp8_reduce_amax": false})", kEffectsTwo},

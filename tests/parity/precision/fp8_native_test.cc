@@ -7,6 +7,7 @@
 #include "compile/graph/fp8.h"
 #include "exec/reference/reference.h"
 #include "tests/parity/support/built_in.h"
+#include "tests/parity/support/models.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/parity/support/support.h"
 #include "tests/support/torch_test.h"
@@ -28,6 +29,8 @@ const std::string kWideLlama = "kind = 'llama'\nkv_heads = 4\n" + kWide;
 constexpr const char* kNativeOne = R"(["data", 1])";
 constexpr const char* kTensorwise = R"("fp8": "hybrid", "fp8_recipe": "tensorwise")";
 constexpr const char* kDelayed = R"("fp8": "hybrid", "fp8_amax_history_len": 2)";
+constexpr const char* kRowwise = R"("fp8_recipe": "rowwise", "fp8_margin": 1)";
+constexpr double kBfloat16 = 3e-2;
 
 Given model(const std::string& keys, const std::string& dtype = "float32") {
   torch::manual_seed(11);
@@ -90,6 +93,31 @@ std::map<std::string, std::vector<size_t>> native_products(const graph::Graph& g
   return found;
 }
 
+// Returns the share of elements that differ by more than the order of sums explains. A few may:
+// where a number is between two of eight bits, the order of sums decides which it becomes.
+double share_apart(const exec::Tensors& a, const exec::Tensors& b) {
+  double apart = 0, all = 0;
+  for (const auto& [name, value] : a) {
+    const double most = std::max(1e-6, value.abs().max().to(at::kDouble).item<double>());
+    apart += ((value - b.at(name)).abs() > 1e-5 * most).sum().item<double>();
+    all += static_cast<double>(value.numel());
+  }
+  return apart / all;
+}
+
+// Returns the graph with float32 in the place of bfloat16.
+graph::Graph widened(graph::Graph graph) {
+  for (auto& value : graph.values) {
+    if (value.type.dtype == DType::bfloat16) value.type.dtype = DType::float32;
+  }
+  for (auto& node : graph.nodes) {
+    for (auto& [name, arg] : node.args) {
+      if (arg == graph::Arg(DType::bfloat16)) arg = DType::float32;
+    }
+  }
+  return graph;
+}
+
 void set(graph::Node& node, const std::string& name, const graph::Arg& arg) {
   for (auto& [key, value] : node.args) {
     if (key == name) value = arg;
@@ -129,6 +157,97 @@ TEST_CASE("a device's eight-bit products equal the emulation's") {
         set(node, "scale_a", *node.find("scale_b"));
         CHECK(first_difference(expected, exec::evaluate(wrong, inputs)) != "");
       }
+    }
+  }
+}
+
+TEST_CASE("a device's eight-bit products with a scale for each row equal the emulation's") {
+  for (const auto& keys : {kWideGpt, kWideLlama}) {
+    INFO(keys);
+    const auto given = model(keys), low = model(keys, "bfloat16");
+    const auto native_with = [&](const char* config) {
+      return compile::round_to_fp8(low.graph, plan_for(low, kNativeOne, config, "native"), {});
+    };
+    const auto expected = exec::evaluate(
+        compile::round_to_fp8(given.graph, plan_for(given, kNativeOne, kRowwise, "emulated"), {}),
+        given.inputs);
+    const auto native = widened(native_with(kRowwise));
+    graph::verify(native);
+    CHECK(share_apart(expected, exec::evaluate(native, given.inputs)) < 5e-3);
+    const auto products = native_products(native);
+    REQUIRE(products.size() == 3);
+    for (const auto& [kind, nodes] : products) {
+      INFO(kind);
+      CHECK(nodes.size() == (keys == kWideGpt ? 9u : 15u));
+      auto wrong = native;  // the magnitudes of rows in the place of their scales
+      auto& node = wrong.nodes[nodes.back()];
+      const auto factor = node.get<graph::ValueId>("self", {});
+      set(node, "scale_a", *wrong.nodes[wrong.values[factor.index].producer].find("amax"));
+      CHECK(share_apart(expected, exec::evaluate(wrong, given.inputs)) > 2e-2);
+    }
+  }
+  const auto wide = model(kWideGpt);  // products of 32 bits are emulated
+  CHECK(native_products(
+            compile::round_to_fp8(wide.graph, plan_for(wide, kNativeOne, kRowwise, "native"), {}))
+            .empty());
+}
+
+TEST_CASE("with scales of rows, gradients in E5M2 are first factors of native products only") {
+  struct Columns : torch::nn::Module {  // read as it is stored: its gradient is x^T times another
+    at::Tensor weight = register_parameter("weight", at::randn({32, 48}, at::kBFloat16));
+  };
+  const auto net = std::make_shared<Columns>();
+  const auto given = capture_model(
+      {net, {{"x", at::randn({16, 32}, at::kBFloat16)}}, [net](const Batch& batch) {
+         const auto y = batch.at("x").mm(net->weight);
+         return Result{y.to(at::kFloat).pow(2).mean()};
+       }});
+  const auto native = [&](const char* config) {
+    return native_products(
+        compile::round_to_fp8(given.graph, plan_for(given, kNativeOne, config, "native"), {}));
+  };
+  CHECK(native(kRowwise).at("forward").size() == 1);
+  CHECK(native(kRowwise).at("weight").size() == 1);
+  const auto hybrid = native(R"("fp8": "hybrid", "fp8_recipe": "rowwise")");
+  CHECK(hybrid.at("forward").size() == 1);
+  CHECK(hybrid.count("weight") == 0);
+  CHECK(native(kTensorwise).at("weight").size() == 1);
+}
+
+TEST_CASE("ranks that multiply rows of eight-bit floats train as one device does") {
+  for (const auto& keys : {kWideGpt, kWideLlama}) {
+    INFO(keys);
+    const auto given = model(keys, "bfloat16");
+    const auto one_device = plan_for(given, kNativeOne, kRowwise, "native");
+    const auto one = trained(given, one_device)[0];
+    const auto emulated = trained(given, plan_for(given, kNativeOne, kRowwise, "emulated"));
+    CHECK(compare(one, emulated, kBfloat16) == "");
+    CHECK(compare_memory(given, one_device, train(given, one_device)) == "");
+    const auto products = count(program_of(given, one_device), "aten::_scaled_mm");
+    CHECK(products == (keys == kWideGpt ? 27 : 45));
+    // Each factor of a rank with whole rows finds its magnitudes itself.
+    CHECK(count(program_of(given, one_device), "perigee::fp8_amax_rows") == 0);
+    for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+             {R"(["data", 2])", ""},
+             {R"(["tensor", 2])", R"(, ["tensor_parallel", {}], ["overlap", {"slices": 2}])"},
+             {R"(["tensor", 2], ["data", 2])", R"(, ["tensor_parallel", {"sequence": true}])"},
+             {R"(["pipe", 2], ["data", 1])", R"(, ["pipeline_parallel", {}])"},
+             {R"(["data", 2])", R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
+      INFO(axes << more);
+      const auto plan = plan_for(given, axes, kRowwise, "native", more);
+      CHECK(count(program_of(given, plan), "aten::_scaled_mm") > 0);
+      CHECK(compare(one, trained(given, plan), kBfloat16) == "");
+      if (!more.empty()) continue;
+      const auto least = [](Program& edited) {  // magnitudes of the rank with the least
+        for (auto& section : edited.sections) {
+          for (auto& i : section.instructions) {
+            for (auto& [name, arg] : i.args) {
+              if (name == "op" && arg == graph::Arg(std::string("max"))) arg = std::string("min");
+            }
+          }
+        }
+      };
+      CHECK(compare(one, trained(given, plan, least), kBfloat16) != "");
     }
   }
 }
@@ -252,7 +371,7 @@ TEST_CASE("native products on a device without them are refused, and auto emulat
   CHECK_THROWS_WITH(plan_on(R"("tensorwise", "product": "native")", false),
                     Contains("needs devices that multiply eight-bit floats"));
   CHECK_THROWS_WITH(plan_on(R"("blockwise", "product": "native")", true),
-                    Contains("one scale for each factor, but fp8_recipe is blockwise"));
+                    Contains("or each of its rows, but fp8_recipe is blockwise"));
   CHECK_THROWS_WITH(plan_on(R"("tensorwise", "product": "nativ")", true),
                     Contains("must be one of auto, emulated, native, but got \"nativ\", did you"));
 }

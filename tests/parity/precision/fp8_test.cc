@@ -117,6 +117,32 @@ TEST_CASE("eight-bit floats are rounded bit-equal to their formats") {
       CHECK(wrong == 0);
     }
   }
+  // Each row is scaled such that its largest number becomes the format's largest, or half of it.
+  const auto rows = at::tensor({3.0f, -0.7f, 0.02f, 100.0f, 0.0f, 0.0f}).view({3, 2});
+  const auto rounded = [&](const char* format, int64_t margin, const at::Tensor& amax) {
+    graph::Graph g;
+    g.scopes.push_back({"", ""});
+    const graph::TensorType type{graph::DType::float32, {3, 2}};
+    const graph::TensorType numbers{graph::DType::float32, {3, 1}};
+    const auto x = g.add_input(graph::Input::Kind::data, "x", type);
+    const auto a = g.add_input(graph::Input::Kind::data, "amax", numbers);
+    const auto y = g.add_node(
+        "perigee::fp8_rows",
+        {{"self", x}, {"amax", a}, {"format", std::string(format)}, {"margin", margin}}, {type})[0];
+    g.outputs.push_back({graph::Output::Kind::result, "y", y});
+    return exec::evaluate(g, {{"x", rows}, {"amax", amax}}).at("y");
+  };
+  const auto amax = at::tensor({3.0f, 100.0f, 0.0f}).view({3, 1});
+  for (const int64_t margin : {0, 1}) {
+    const auto by_rows = rounded("e5m2", margin, amax);
+    for (int r = 0; r < 3; ++r) {
+      const float scale = r == 2 ? 1 : 57344.0f / float(1 << margin) / amax[r][0].item<float>();
+      for (int c = 0; c < 2; ++c) {
+        CHECK(by_rows[r][c].item<float>() ==
+              nearest(e5m2, rows[r][c].item<float>() * scale) / scale);
+      }
+    }
+  }
   // Each block is scaled such that its largest number becomes the format's largest.
   const auto blocks = at::tensor({1.0f, 0.5f, -3.0f, 100.0f, 0.001f});
   const auto y = evaluated("perigee::fp8_blocks",
@@ -141,6 +167,7 @@ TEST_CASE("ranks with fp8 round as one device does") {
        {R"({"fp8": "hybrid", "fp8_recipe": "tensorwise"})",
         R"({"fp8": "hybrid", "fp8_amax_history_len": 2, "fp8_amax_compute_algo": "max"})",
         R"({"fp8_recipe": "blockwise", "fp8_block": 5, "match": ["blocks.*"]})",
+        R"({"fp8": "hybrid", "fp8_recipe": "rowwise", "fp8_margin": 1})",
         R"({"fp8_recipe": "tensorwise", "fp8_wgrad": false, "fp8_margin": 1})"}) {
     INFO(config);
     const auto one_device = plan_of(given, strategy(kFp8One, config), kFp8Rows);
@@ -158,7 +185,9 @@ TEST_CASE("ranks with fp8 round as one device does") {
       INFO(axes << more);
       const auto plan = plan_of(given, strategy(axes, config, more), kFp8Rows);
       CHECK(compare(one, train(given, plan, {}, {.clip_norm = 0.5}, 3)) == "");
-      if (config.find("tensorwise") == config.npos || !more.empty()) continue;
+      if (config.find("tensorwise") == config.npos && config.find("rowwise") == config.npos)
+        continue;
+      if (!more.empty()) continue;
       CHECK(compare(one, train(given, plan, without_max, {.clip_norm = 0.5}, 3)) != "");
     }
   }
@@ -273,6 +302,10 @@ TEST_CASE("unsupported options of fp8 are refused") {
   CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_interval": 0})")), Contains("from 1 to 65536"));
   CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_recipe": "blockwise", "fp8_reduce_amax": false})")),
              Contains("fp8_reduce_amax = false requires the recipe delayed"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_recipe": "rowwise", "fp8_reduce_amax": false})")),
+             Contains("requires the recipe delayed or tensorwise, but fp8_recipe is rowwise"));
+  CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_recipe": "rowwise", "fp8_block": 64})")),
+             Contains("fp8_block requires the recipe blockwise"));
   CHECK_THAT(refusal(strategy(kFp8One, R"({"match": ["block.*"]})")), Contains("[fp8]"));
   CHECK_THAT(refusal(strategy(kFp8One, R"({"fp8_margin": -1})")), Contains("from 0 to 64"));
   CHECK_THAT(

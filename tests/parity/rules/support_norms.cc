@@ -150,6 +150,10 @@ void norms(Cases& cases) {
   cases["aten::_scaled_mm"] = [](Case& c) {
     // Sums of a few numbers of four bits are exact in any order.
     const auto one = c.given(at::ones({}, at::kFloat));
+    const bool of_rows = c.coin();  // factors have a scale for each row, powers of two
+    const auto scales = [&](const Shape& shape) {
+      return of_rows ? c.given(at::pow(2.0, at::randint(-2, 3, shape)).to(at::kFloat)) : one;
+    };
     const auto factor = [&](const Shape& shape) {
       return c.typed("perigee::fp8_cast",
                      {{"self", c.real(shape)}, {"scale", one}, {"format", std::string("e4m3")}},
@@ -161,10 +165,38 @@ void norms(Cases& cases) {
     c.typed("aten::_scaled_mm",
             {{"self", a},
              {"mat2", b},
-             {"scale_a", one},
-             {"scale_b", one},
+             {"scale_a", scales({m, 1})},
+             {"scale_b", scales({1, n})},
              {"out_dtype", DType::float32}},
             {{DType::float32, {m, n}}});
+  };
+  cases["perigee::fp8_rows"] = [](Case& c) {
+    const auto shape = c.sizes(4, 1);
+    const auto self = c.real(shape);
+    TensorType magnitudes{DType::float32, shape};
+    const auto dim = c.any(0, static_cast<int64_t>(shape.size()) - 1);
+    magnitudes.shape[static_cast<size_t>(dim)] = 1;
+    const auto amax = c.typed("perigee::fp8_amax_rows", {{"self", self}, {"dim", dim}},
+                              {magnitudes})[0];
+    c.typed(
+        "perigee::fp8_rows",
+        {{"self", self}, {"amax", amax}, {"format", std::string("e4m3")}, {"margin", c.any(0, 2)}},
+        {real_type(shape)});
+  };
+  cases["perigee::fp8_cast_rows"] = [](Case& c) {
+    const auto shape = c.sizes(4, 1);
+    const auto self = c.real(shape);
+    TensorType magnitudes{DType::float32, shape};
+    magnitudes.shape.back() = 1;
+    Args args = {{"self", self}};
+    if (c.coin()) {
+      args.emplace_back("amax",
+                        c.typed("perigee::fp8_amax_rows",
+                                {{"self", self}, {"dim", std::ssize(shape) - 1}}, {magnitudes})[0]);
+    }
+    args.emplace_back("format", std::string("e4m3"));
+    args.emplace_back("margin", c.any(0, 2));
+    c.typed("perigee::fp8_cast_rows", args, {{DType::float8_e4m3, shape}, magnitudes});
   };
   cases["perigee::fp8_blocks"] = [](Case& c) {
     const auto shape = c.sizes(4, 1);

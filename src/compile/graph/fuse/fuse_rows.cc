@@ -61,6 +61,8 @@ class FuseRows {
         fuse_gelu(n);
       } else if (op == "perigee::fp8_amax") {
         fuse_magnitude(n);
+      } else if (op == "perigee::fp8_amax_rows") {
+        fuse_magnitudes_of_rows(n);
       } else if (const auto* norm = find(kForward, op)) {
         fuse_sum(n, *norm);
       } else if (const auto* backward = find(kBackward, op)) {
@@ -233,6 +235,23 @@ class FuseRows {
       remove(n, reader);
       return;
     }
+  }
+
+  // Lets a cast of rows find the magnitudes that scale them, if nothing else reads those.
+  void fuse_magnitudes_of_rows(NodeId n) {
+    const auto magnitudes = graph_.nodes[n].outputs[0];
+    if (is_output_[magnitudes.index] || readers_[magnitudes.index].size() != 1) return;
+    const auto reader = readers_[magnitudes.index][0];
+    auto& cast = graph_.nodes[reader];
+    const auto self = graph_.nodes[n].get<ValueId>("self", {});
+    const auto last = std::ssize(graph_.type(self).shape) - 1;
+    if (cast.op != "perigee::fp8_cast_rows" || cast.get<ValueId>("self", {}) != self ||
+        graph_.nodes[n].get<int64_t>("dim", 0) != last || section(reader) != section(n)) {
+      return;
+    }
+    std::erase_if(cast.args, [](const auto& arg) { return arg.first == "amax"; });
+    graph_.values[magnitudes.index].producer = -1;
+    remove(n, reader);
   }
 
   // Returns whether the sum is over all dims but the last of `dims`.

@@ -13,6 +13,7 @@ namespace perigee::compile {
 // - the gradient of a norm and the addition of another gradient (layer_norm_backward_add, ...),
 // - the gradient of GELU and the sum of its rows, the gradient of a bias (gelu_backward_sum),
 // - a cast to eight bits and its operand's largest magnitude, for later scales (fp8_cast_amax),
+// - a cast of rows to eight bits and the magnitudes that scale them, where the rank has whole rows,
 // so that results are read and written less often. Ops of different sections of a pipeline stay, and
 // values that others read, too, keep their producers. Additions of another block than the norm's stay,
 // so that blocks are identical. Numbers change by rounding only. `scopes`: whose values are treated apart
