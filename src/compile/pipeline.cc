@@ -270,7 +270,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
-      {"fold_casts", "lets additions in float32 read summands of a low precision",
+      {"fold_casts", "lets additions and norms in float32 read and make a low precision",
        fold_summands},
       {"chunk_loss", "computes the loss and its gradients in chunks of rows",
        [](RankState& s) {

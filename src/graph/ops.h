@@ -34,6 +34,7 @@
 //   perigee::rotary(self [*,s,d], cos [s,d], sin [s,d])   self * cos + cat(-second, first half of self) * sin
 //   perigee::rotary_backward(grad [*,s,d], cos, sin) -> d_self
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
+//       here and below, a norm of float32 may make output, and read grad, in bfloat16 or float16
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
 //   perigee::add_rms_norm(self [*, n], other, weight? [n], eps) -> (sum, output, rstd [*, 1])
 //       sum = self + other, and its norm. other may be of a lower precision. compile/ makes this op and the four after it

@@ -229,6 +229,74 @@ TEST_CASE("an addition in float32 reads a summand of a low precision without a c
   CHECK(left(low, wide_scalar, false) == 2);
 }
 
+namespace {
+
+const TensorType kLow{DType::bfloat16, {2, 4}}, kFlatLow{DType::bfloat16, {8}},
+    kRow{DType::float32, {2, 1}}, kFlat{DType::float32, {8}};
+
+ValueId norm_of(Padded& net, ValueId x) {
+  return net.graph.add_node("perigee::rms_norm", {{"self", x}, {"eps", 1e-5}}, {kPart, kRow}, "",
+                            Phase::forward)[0];
+}
+
+}  // namespace
+
+TEST_CASE("a norm makes its result in the low precision to which all readers cast it") {
+  Padded net;
+  const auto y = norm_of(net, net.part(kPart));
+  const auto flat = net.add("perigee::reshape", {{"self", y}}, kFlat);
+  net.output(net.add("aten::neg", {{"self", net.add("perigee::cast", {{"self", y}}, kLow)}}, kLow));
+  net.output(net.add("aten::neg", {{"self", net.add("perigee::cast", {{"self", flat}}, kFlatLow)}},
+                     kFlatLow));
+  const auto folded = compile::fold_casts(net.graph);
+  graph::verify(folded);
+  CHECK((ops(folded) == Ops{"perigee::rms_norm", "perigee::reshape", "aten::neg", "aten::neg"}));
+  CHECK((folded.type(folded.nodes[0].outputs[0]) == kLow));
+  CHECK((folded.type(folded.nodes[1].outputs[0]) == kFlatLow));
+}
+
+TEST_CASE("a norm that others read in float32, or in another low precision, stays as it is") {
+  const auto stays = [](auto read) {
+    Padded net;
+    const auto y = norm_of(net, net.part(kPart));
+    net.output(
+        net.add("aten::neg", {{"self", net.add("perigee::cast", {{"self", y}}, kLow)}}, kLow));
+    read(net, y);
+    const auto folded = compile::fold_casts(net.graph);
+    CHECK((folded.type(folded.nodes[0].outputs[0]) == kPart));
+    CHECK(ops(folded).size() == net.graph.nodes.size());
+  };
+  stays([](Padded& net, ValueId y) { net.output(net.add("aten::neg", {{"self", y}}, kPart)); });
+  stays([](Padded& net, ValueId y) { net.output(y); });
+  stays([](Padded& net, ValueId y) {
+    const auto flat = net.add("perigee::reshape", {{"self", y}}, kFlat);
+    net.output(net.add("aten::neg", {{"self", flat}}, kFlat));
+  });
+  stays([](Padded& net, ValueId y) {
+    const TensorType half{DType::float16, {2, 4}};
+    net.output(
+        net.add("aten::neg", {{"self", net.add("perigee::cast", {{"self", y}}, half)}}, half));
+  });
+}
+
+TEST_CASE("the gradient of a norm reads a gradient of a low precision without a cast of its own") {
+  const auto left = [](bool shared) {
+    Padded net;
+    const auto wide = net.add("perigee::cast", {{"self", net.part(kFlatLow)}}, kFlat);
+    const auto g = net.add("perigee::reshape", {{"self", wide}}, kPart);
+    net.output(net.add("perigee::rms_norm_backward",
+                       {{"grad", g}, {"self", net.part(kPart)}, {"rstd", net.part(kRow)}}, kPart));
+    if (shared) net.output(wide);
+    const auto folded = compile::fold_casts(net.graph);
+    graph::verify(folded);
+    const auto read = folded.nodes.back().get<ValueId>("grad", {});
+    CHECK((folded.type(read) == (shared ? kPart : kLow)));
+    return ops(folded);
+  };
+  CHECK((left(false) == Ops{"perigee::reshape", "perigee::rms_norm_backward"}));
+  CHECK(left(true).size() == 3);
+}
+
 TEST_CASE("a gradient that is reshaped twice is copied once") {
   Padded net;
   const TensorType flat{DType::float32, {24}}, two{DType::float32, {6, 4}};

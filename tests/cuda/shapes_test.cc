@@ -66,6 +66,32 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                    {"other", other}},
                   masked, {{dtype, {rows, columns}}, {dtype, {columns}}, {dtype, {columns}}},
                   4 * tolerance(type));
+  // Rows of 16 bits beside float32.
+  for (const auto half : {at::kBFloat16, at::kHalf}) {
+    if (type != at::kFloat) break;
+    const auto low = dtype_of(half);
+    const auto upstream = alike ? shifted({rows, columns}, half)
+                                : at::randn({rows, columns}).to(half);
+    same_everywhere("perigee::rms_norm", {{"self", x}, {"weight", weight}}, {{"eps", 1e-5}},
+                    {{low, {rows, columns}}, norm[1]}, tolerance(half));
+    same_everywhere(
+        "perigee::rms_norm_backward",
+        {{"grad", upstream}, {"self", x}, {"rstd", at::rand({rows, 1})}, {"weight", weight}}, {},
+        {{dtype, {rows, columns}}, {dtype, {columns}}}, tolerance(type));
+    same_everywhere("perigee::add_layer_norm",
+                    {{"self", x}, {"other", upstream}, {"weight", weight}, {"bias", bias}}, layer,
+                    {norm[0], {low, {rows, columns}}, norm[1], norm[1]}, 4 * tolerance(half));
+    same_everywhere("perigee::layer_norm_backward_add",
+                    {{"grad_out", upstream},
+                     {"input", x},
+                     {"mean", at::randn({rows, 1})},
+                     {"rstd", at::rand({rows, 1})},
+                     {"weight", weight},
+                     {"bias", bias},
+                     {"other", other}},
+                    masked, {{dtype, {rows, columns}}, {dtype, {columns}}, {dtype, {columns}}},
+                    4 * tolerance(type));
+  }
   auto target = at::randint(columns, {rows}, at::kLong);
   if (rows > 1) target[1] = -100;
   const Args loss = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.1}};

@@ -144,6 +144,8 @@ struct RowNorm {
   void* rstd = nullptr;          // [rows]
   Rows shape;
   Element element = Element::float32;
+  // Of y and g: as x, or bfloat16 or float16 where x is float32.
+  Element outer = Element::float32;
 };
 
 // sum = x + other, which stands for x. sum may be x, and other where it has x's type. Otherwise x is

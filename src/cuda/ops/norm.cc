@@ -49,16 +49,23 @@ struct NormOperands {
   }
 };
 
-// Returns the norm with its tensors, which the caller keeps; mean: no tensor for RMS norm.
+// Returns whether the kernels take rows of this type beside others of `type`.
+bool fits_beside(at::ScalarType of, at::ScalarType type) {
+  return of == type || (type == at::kFloat && is_half(of));
+}
+
+// Returns the norm with its tensors, which the caller keeps; mean: no tensor for RMS norm. `outer`: the
+// type of the normalised rows, or of their gradients.
 RowNorm describe(const Tensor& x, int64_t columns, const Tensor& weight, const Tensor& bias,
-                 const Tensor& mean, const Tensor& rstd) {
+                 const Tensor& mean, const Tensor& rstd, at::ScalarType outer) {
   return {.x = x.const_data_ptr(),
           .weight = data_or_null(weight),
           .bias = data_or_null(bias),
           .mean = mean.defined() ? mean.mutable_data_ptr() : nullptr,
           .rstd = rstd.mutable_data_ptr(),
           .shape = rows_of(x, columns),
-          .element = element_of(x.scalar_type())};
+          .element = element_of(x.scalar_type()),
+          .outer = element_of(outer)};
 }
 
 }  // namespace
@@ -67,25 +74,25 @@ Kernel row_norm(const Arguments& a, const OpContext&) {
   const int other = a.optional_operand("other");
   const size_t first = other < 0 ? 0 : 1;  // the result that is the output
   const NormOperands operands(a, other < 0 && a.find("input") ? "input" : "self");
-  std::array<std::optional<at::ScalarType>, 2> types;  // of the statistics that are needed
+  std::array<std::optional<at::ScalarType>, 3>
+      types;  // of output and statistics, if they are needed
   for (size_t i = 0; i < types.size(); ++i) {
-    const size_t output = first + 1 + i;
-    if (a.wanted(output)) types[i] = exec::scalar_type(a.type(output).dtype);
+    if (a.wanted(first + i)) types[i] = exec::scalar_type(a.type(first + i).dtype);
   }
   return [operands, other, first, types, eps = a.number("eps"), math = exec::reference_op(a.op())](
              Operands in, Results out, const Draw& draw) {
-    if (!operands.fit(in)) return math(in, out, draw);
+    const auto type = in[operands.x].scalar_type(), made = types[0].value_or(type);
+    if (!operands.fit(in) || !fits_beside(made, type)) return math(in, out, draw);
     const auto x = in[operands.x].contiguous();
-    const auto type = x.scalar_type();
     Tensor added;
     if (other >= 0) {
-      const bool widens = type == at::kFloat && is_half(in[other].scalar_type());
-      added = (widens ? in[other] : in[other].to(type)).contiguous();
+      const bool fits = fits_beside(in[other].scalar_type(), type);
+      added = (fits ? in[other] : in[other].to(type)).contiguous();
       out[0] = at::empty(x.sizes(), x.options());
     }
     const auto weight = operands.vector(in, operands.weight),
                bias = operands.vector(in, operands.bias);
-    out[first] = at::empty(x.sizes(), x.options());
+    out[first] = at::empty(x.sizes(), x.options().dtype(made));
     auto shape = x.sizes().vec();
     std::fill(shape.end() - static_cast<int64_t>(operands.dims), shape.end(), 1);
     const auto wide = x.options().dtype(wide_type(type));
@@ -93,12 +100,12 @@ Kernel row_norm(const Arguments& a, const OpContext&) {
                rstd = at::empty(shape, wide);
     const Added sum = {data_or_null(added), element_of((other < 0 ? x : added).scalar_type()),
                        other < 0 ? nullptr : out[0].mutable_data_ptr()};
-    row_norm(describe(x, operands.columns(in), weight, bias, mean, rstd), sum,
+    row_norm(describe(x, operands.columns(in), weight, bias, mean, rstd, made), sum,
              out[first].mutable_data_ptr(), eps, current_stream());
     check_launch("row_norm");
-    const size_t last = operands.centred ? 1 : 0;  // of the statistics: rstd
-    if (operands.centred && types[0]) out[first + 1] = mean.to(*types[0]);
-    if (types[last]) out[first + 1 + last] = rstd.to(*types[last]);
+    const size_t last = operands.centred ? 2 : 1;  // rstd
+    if (operands.centred && types[1]) out[first + 1] = mean.to(*types[1]);
+    if (types[last]) out[first + last] = rstd.to(*types[last]);
   };
 }
 
@@ -115,13 +122,14 @@ Kernel row_norm_backward(const Arguments& a, const OpContext&) {
     if (!operands.fit(in)) return math(in, out, draw);
     const auto x = in[operands.x].contiguous();
     const auto type = x.scalar_type(), wide = wide_type(type);
-    const auto g = in[grad].to(type).contiguous();
+    const bool fits = fits_beside(in[grad].scalar_type(), type);
+    const auto g = (fits ? in[grad] : in[grad].to(type)).contiguous();
     const auto added = other < 0 ? Tensor() : in[other].to(type).contiguous();
     const auto weight = operands.vector(in, operands.weight);
     const auto means = mean < 0 ? Tensor() : in[mean].to(wide).contiguous(),
                factors = in[rstd].to(wide).contiguous();
     const int64_t columns = operands.columns(in);
-    const auto norm = describe(x, columns, weight, Tensor(), means, factors);
+    const auto norm = describe(x, columns, weight, Tensor(), means, factors, g.scalar_type());
     if (wanted[0]) out[0] = at::empty(x.sizes(), x.options());
     // First, since the gradient of x may lie in the memory of an operand.
     if (wanted[1] || wanted[2]) {

@@ -13,9 +13,9 @@
 namespace perigee::cuda {
 namespace {
 
-// LibTorch's kernel, in the place of the reference, which is for a CPU.
-Kernel library(const Arguments& a, const OpContext& context) {
-  return exec::dispatcher_kernel_on(context.place, a.op());
+// On a GPU LibTorch has the products with scales of rows that the reference computes on a CPU.
+Kernel scaled_product(const Arguments& a, const OpContext& context) {
+  return context.place.is_cuda() ? exec::dispatcher_kernel_on(context.place, a.op()) : Kernel();
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ Kernel library(const Arguments& a, const OpContext& context) {
 Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   using Maker = Kernel (*)(const Arguments&, const OpContext&);
   static const std::map<std::string_view, Maker> own = {
-      {"aten::_scaled_mm", library},
+      {"aten::_scaled_mm", scaled_product},
       {"aten::mm", product},
       {"aten::native_layer_norm", row_norm},
       {"aten::native_layer_norm_backward", row_norm_backward},

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <optional>
 
 #include "base/fail.h"
 #include "exec/reference/ops.h"
@@ -38,6 +39,7 @@ class Forward {
         shape_(a.integers("normalized_shape")),
         eps_(a.number("eps")),
         first_(first) {
+    if (a.wanted(first)) type_ = scalar_type(a.type(first).dtype);
     for (size_t i = 0; i < types_.size(); ++i) {
       if (a.wanted(first + 1 + i)) types_[i] = scalar_type(a.type(first + 1 + i).dtype);
     }
@@ -48,7 +50,7 @@ class Forward {
     auto [y, mean, rstd] = at::native_layer_norm(
         x, shape_, widen ? wide(in, weight_, shape_, 1, x) : operand_or_none(in, weight_),
         widen ? wide(in, bias_, shape_, 0, x) : operand_or_none(in, bias_), eps_);
-    out[first_] = std::move(y);
+    out[first_] = y.to(type_.value_or(y.scalar_type()));
     if (types_[0]) out[first_ + 1] = mean.to(*types_[0]);
     if (types_[1]) out[first_ + 2] = rstd.to(*types_[1]);
   }
@@ -58,6 +60,7 @@ class Forward {
   std::vector<int64_t> shape_;
   double eps_;
   size_t first_;
+  std::optional<at::ScalarType> type_;                  // of the output, where it is needed
   std::array<std::optional<at::ScalarType>, 2> types_;  // of mean and rstd, where they are needed
 };
 
@@ -100,7 +103,7 @@ Kernel layer_norm_backward(const Arguments& a) {
     };
     const auto wanted = [&](int i, int position) { return mask[i] && position >= 0; };
     auto results = at::native_layer_norm_backward(
-        in[grad], x, shape, statistics(mean), statistics(rstd),
+        in[grad].to(x.scalar_type()), x, shape, statistics(mean), statistics(rstd),
         widen ? wide(in, weight, shape, 1, x) : operand_or_none(in, weight),
         widen ? wide(in, bias, shape, 0, x) : operand_or_none(in, bias),
         {mask[0], wanted(1, weight), wanted(2, bias)});

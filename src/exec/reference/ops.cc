@@ -296,13 +296,14 @@ Kernel activated_product(const Arguments& a) {
 
 Kernel rms_norm(const Arguments& a) {
   return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
+          type = a.wanted(0) ? std::optional(result_type(a)) : std::nullopt,
           rstd_type = a.wanted(1) ? std::optional(result_type(a, 1)) : std::nullopt](
              Operands in, Results out, const Draw&) {
     const auto x = widen(in[self]);
     const auto rstd = (x.square().mean(-1, true) + eps).rsqrt();
     auto y = x * rstd;
     if (weight >= 0) y = y * widen(in[weight]);
-    out[0] = y.to(in[self].scalar_type());
+    out[0] = y.to(type.value_or(in[self].scalar_type()));
     put(out, 1, rstd_type ? rstd.to(*rstd_type) : rstd);
   };
 }

@@ -144,5 +144,58 @@ TEST_CASE("layer norm of several dims equals LibTorch's in float64") {
   require_close(back, {narrow(d + wide(other)), narrow(d_weight), narrow(d_bias)}, 1e-5);
 }
 
+TEST_CASE("norms in float32 round their result, and read upstream gradients, as casts would") {
+  const bool layer = GENERATE(true, false), adds = GENERATE(true, false);
+  const auto low = GENERATE(DType::bfloat16, DType::float16);
+  const int64_t rows = GENERATE(1, 9), columns = GENERATE(5, 64, 771);
+  const graph::TensorType wide{DType::float32, {rows, columns}}, narrow{low, {rows, columns}},
+      row{DType::float32, {rows, 1}}, vector{DType::float32, {columns}};
+  const auto x = at::randn({rows, columns}), other = at::randn({rows, columns});
+  const auto type = scalar_type(low);
+  Named weights = {{"weight", at::randn({columns})}};
+  Args forward = {{"eps", 1e-5}}, backward;
+  if (layer) {
+    weights.emplace_back("bias", at::randn({columns}));
+    forward.emplace_back("normalized_shape", std::vector<int64_t>{columns});
+    backward = {{"normalized_shape", std::vector<int64_t>{columns}},
+                {"output_mask", std::vector<bool>{true, true, true}}};
+  }
+  const std::string name = layer ? "layer_norm" : "rms_norm",
+                    plain = layer ? "aten::native_layer_norm" : "perigee::rms_norm";
+  Named operands = {{layer && !adds ? "input" : "self", x}};
+  if (adds) operands.emplace_back("other", other);
+  operands.insert(operands.end(), weights.begin(), weights.end());
+  const auto results = [&](const graph::TensorType& y) {
+    std::vector<graph::TensorType> types = {y, row};
+    if (layer) types.push_back(row);
+    if (adds) types.insert(types.begin(), wide);
+    return call(cpu_kernel, adds ? "perigee::add_" + name : plain, operands, forward, types);
+  };
+  const auto made = results(wide), rounded_once = results(narrow);
+  const size_t at = adds ? 1 : 0;
+  // The reference, which computes float16, adds in another order.
+  const auto same = [&](const at::Tensor& a, const at::Tensor& b) {
+    const double most = low == DType::bfloat16 ? 0 : 2e-3;
+    return a.scalar_type() == b.scalar_type() && at::allclose(a, b, most, most);
+  };
+  CHECK(same(rounded_once[at], made[at].to(type)));
+  for (size_t i = 0; i < made.size(); ++i) CHECK((i == at || same(rounded_once[i], made[i])));
+
+  const auto upstream = at::randn({rows, columns}).to(type);
+  const auto gradients = [&](const at::Tensor& g) {
+    Named saved = {{layer ? "grad_out" : "grad", g}, {layer ? "input" : "self", x}};
+    if (layer) saved.emplace_back("mean", made[at + 1]);
+    saved.emplace_back("rstd", made.back());
+    if (adds) saved.emplace_back("other", other);
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    std::vector<graph::TensorType> types = {wide, vector};
+    if (layer) types.push_back(vector);
+    return call(cpu_kernel, adds ? "perigee::" + name + "_backward_add" : plain + "_backward",
+                saved, backward, types);
+  };
+  const auto from_low = gradients(upstream), from_wide = gradients(upstream.to(at::kFloat));
+  for (size_t i = 0; i < from_wide.size(); ++i) CHECK(same(from_low[i], from_wide[i]));
+}
+
 }  // namespace
 }  // namespace perigee::exec

@@ -1,42 +1,161 @@
 #include "compile/graph/fuse/fold_casts.h"
 
+#include <optional>
+#include <string_view>
+#include <vector>
+
 #include "compile/graph/fuse/readers.h"
+#include "graph/ops.h"
 
 namespace perigee::compile {
+namespace {
 
 using graph::DType;
 using graph::Graph;
+using graph::Node;
+using graph::NodeId;
 using graph::ValueId;
 
-Graph fold_casts(Graph graph) {
-  const auto readers = count_readers(graph);
+bool is_view(const Node& node) { return graph::is_view(node.op) || node.op == "perigee::reshape"; }
+
+// Returns the argument of the upstream gradient of a norm's gradient, or "" for other ops.
+std::string_view upstream_of(std::string_view op) {
+  return op == "aten::native_layer_norm_backward" ? "grad_out"
+         : op == "perigee::rms_norm_backward"     ? "grad"
+                                                  : "";
+}
+
+class FoldCasts {
+ public:
+  explicit FoldCasts(Graph graph)
+      : graph_(std::move(graph)),
+        counts_(count_readers(graph_)),
+        readers_(graph_.values.size()),
+        read_(graph_.values.size()) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      graph_.nodes[n].each_operand(
+          [&](ValueId v) { readers_[v.index].push_back(static_cast<NodeId>(n)); });
+    }
+    for (int32_t v = 0; v < std::ssize(read_); ++v) read_[v] = ValueId{v};
+  }
+
+  Graph run() {
+    for (auto& node : graph_.nodes) {
+      if (node.op == "aten::add.Tensor") {
+        fold_summand(node);
+      } else if (node.op == "aten::native_layer_norm" || node.op == "perigee::rms_norm") {
+        fold_result(node);
+      } else if (const auto upstream = upstream_of(node.op); !upstream.empty()) {
+        fold_gradient(node, upstream);
+      }
+    }
+    for (auto& node : graph_.nodes) {
+      node.each_operand([&](ValueId& v) { v = read_[v.index]; });
+    }
+    return graph::eliminate_dead_code(std::move(graph_));
+  }
+
+ private:
+  Node* producer(ValueId v) {
+    const auto n = graph_.values[v.index].producer;
+    return n < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(n)];
+  }
+
   // Returns what a cast to float32 that has one reader casts, if it has a low precision.
-  const auto source_of = [&](ValueId v) {
-    const auto producer = graph.values[v.index].producer;
-    if (producer < 0 || readers[v.index] != 1) return ValueId{};
-    const auto& node = graph.nodes[producer];
-    if (node.op != "perigee::cast") return ValueId{};
-    const auto source = node.get<ValueId>("self", {});
-    return graph::is_half(graph.type(source).dtype) ? source : ValueId{};
-  };
-  for (auto& node : graph.nodes) {
-    if (node.op != "aten::add.Tensor" || node.args.size() != 2) continue;
+  ValueId source_of(ValueId v) {
+    const auto* node = producer(v);
+    if (!node || counts_[v.index] != 1 || node->op != "perigee::cast") return {};
+    const auto source = node->get<ValueId>("self", {});
+    const bool widens = graph_.type(v).dtype == DType::float32 &&
+                        graph::is_half(graph_.type(source).dtype);
+    return widens ? source : ValueId{};
+  }
+
+  static void set(Node& node, std::string_view name, ValueId v) {
+    for (auto& [key, arg] : node.args) {
+      if (key == name) arg = v;
+    }
+  }
+
+  void fold_summand(Node& node) {
+    if (node.args.size() != 2) return;
     const auto a = node.get<ValueId>("self", {}), b = node.get<ValueId>("other", {});
-    if (!a.defined() || !b.defined()) continue;
+    if (!a.defined() || !b.defined()) return;
     const auto is_wide = [&](ValueId v) {
       // The type of a tensor without dims does not count where another one has dims.
-      return graph.type(v).dtype == DType::float32 && !graph.type(v).shape.empty();
+      return graph_.type(v).dtype == DType::float32 && !graph_.type(v).shape.empty();
     };
-    if (!is_wide(a) || !is_wide(b)) continue;
+    if (!is_wide(a) || !is_wide(b)) return;
     // Not both: the sum of two in the low precision would have it, too.
     const auto other = source_of(b);
     const auto folded = other.defined() ? other : source_of(a);
-    if (!folded.defined()) continue;
-    for (auto& [name, arg] : node.args) {
-      if (name == (other.defined() ? "other" : "self")) arg = folded;
+    if (folded.defined()) set(node, other.defined() ? "other" : "self", folded);
+  }
+
+  // Finds the casts of a value, and its views, which nothing but casts to one low precision reads.
+  // Returns false where something else does.
+  bool find_casts(ValueId v, std::optional<DType>& low, std::vector<ValueId>& views,
+                  std::vector<NodeId>& casts) const {
+    views.push_back(v);
+    if (static_cast<int>(readers_[v.index].size()) != counts_[v.index]) return false;  // an output
+    for (const auto n : readers_[v.index]) {
+      const auto& reader = graph_.nodes[static_cast<size_t>(n)];
+      const auto made = reader.outputs[0];
+      if (is_view(reader) && reader.outputs.size() == 1) {
+        if (!find_casts(made, low, views, casts)) return false;
+        continue;
+      }
+      const auto dtype = graph_.type(made).dtype;
+      if (reader.op != "perigee::cast" || !graph::is_half(dtype) || low.value_or(dtype) != dtype) {
+        return false;
+      }
+      low = dtype;
+      casts.push_back(n);
+    }
+    return true;
+  }
+
+  // Lets a norm make its result in the low precision to which all readers cast it.
+  void fold_result(const Node& node) {
+    const auto result = node.outputs[0];
+    if (!result.defined() || graph_.type(result).dtype != DType::float32) return;
+    std::optional<DType> low;
+    std::vector<ValueId> views;
+    std::vector<NodeId> casts;
+    if (!find_casts(result, low, views, casts) || !low) return;
+    for (const auto v : views) graph_.values[v.index].type.dtype = *low;
+    for (const auto n : casts) {
+      const auto& cast = graph_.nodes[static_cast<size_t>(n)];
+      read_[cast.outputs[0].index] = cast.get<ValueId>("self", {});
     }
   }
-  return graph::eliminate_dead_code(std::move(graph));
-}
+
+  // Lets the gradient of a norm read its upstream gradient in the low precision of a product.
+  void fold_gradient(Node& node, std::string_view upstream) {
+    const auto gradient = node.get<ValueId>(upstream, {});
+    std::vector<Node*> views;
+    auto v = gradient;
+    for (auto* maker = producer(v); maker && is_view(*maker) && counts_[v.index] == 1;
+         maker = producer(v)) {
+      views.push_back(maker);
+      v = maker->get<ValueId>("self", {});
+    }
+    const auto source = source_of(v);
+    if (!source.defined()) return;
+    for (auto* view : views) {
+      graph_.values[view->outputs[0].index].type.dtype = graph_.type(source).dtype;
+    }
+    views.empty() ? set(node, upstream, source) : set(*views.back(), "self", source);
+  }
+
+  Graph graph_;
+  std::vector<int> counts_;                   // by value, with outputs of the graph
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::vector<ValueId> read_;                 // by value: what its readers read in its place
+};
+
+}  // namespace
+
+Graph fold_casts(Graph graph) { return FoldCasts(std::move(graph)).run(); }
 
 }  // namespace perigee::compile

@@ -1,12 +1,15 @@
-// Additions of tensors of two types.
+// Additions and norms that read or make tensors of two types.
 #pragma once
 
 #include "graph/graph.h"
 
 namespace perigee::compile {
 
-// Lets aten::add.Tensor read a summand in a low precision, rather than a cast of it to float32 that
-// nothing else reads. The other summand and the sum are float32; no number changes.
+// Lets ops that compute in float32 read and make tensors of a low precision without casts of their own:
+// - aten::add.Tensor a summand, beside another in float32,
+// - norms (aten::native_layer_norm, perigee::rms_norm) the result, where nothing but casts reads it,
+// - gradients of norms their upstream gradient.
+// A cast to float32 must have one reader. No number changes.
 graph::Graph fold_casts(graph::Graph graph);
 
 }  // namespace perigee::compile

@@ -4,6 +4,8 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/norm/residual.h"
@@ -15,21 +17,22 @@ namespace {
 
 using at::Tensor;
 
-// Rows of n elements. `residual` and `sum`: where the norm is that of a sum.
-template <class T>
+// Rows of n elements, of type Y where they are normalised. `residual` and `sum`: where the norm is
+// that of a sum.
+template <class T, class Y>
 struct Forward {
   const T* x;
   Residual residual;
   T* sum;
   const Wide<T>*weight, *bias;  // [n]
-  T* y;
+  Y* y;
   Wide<T>*mean, *rstd;  // by row
   int64_t n;
   Wide<T> eps;
 };
 
-template <class T>
-PERIGEE_INLINE void forward_rows(const Forward<T>& f, int64_t begin, int64_t end) {
+template <class T, class Y>
+PERIGEE_INLINE void forward_rows(const Forward<T, Y>& f, int64_t begin, int64_t end) {
   using W = Wide<T>;
   const int64_t n = f.n;
   const W *weight = f.weight, *bias = f.bias;
@@ -50,7 +53,7 @@ PERIGEE_INLINE void forward_rows(const Forward<T>& f, int64_t begin, int64_t end
     const W rstd = 1 / root(squares / static_cast<W>(n) + f.eps);
     f.mean[row] = mean;
     f.rstd[row] = rstd;
-    T* to = f.y + row * n;
+    Y* to = f.y + row * n;
     for (int64_t i = 0; i < n; ++i) {
       store(to, i, (load(from, i) - mean) * rstd * weight[i] + bias[i]);
     }
@@ -59,9 +62,10 @@ PERIGEE_INLINE void forward_rows(const Forward<T>& f, int64_t begin, int64_t end
 
 // `residual`: added to d_x, which may be the memory of grad, of x or of the residual. d_weight and
 // d_bias are sums over the rows.
-template <class T>
+template <class T, class G>
 struct Backward {
-  const T *grad, *x;
+  const G* grad;
+  const T* x;
   const Wide<T>*mean, *rstd;  // by row
   const Wide<T>* weight;      // [n]
   Residual residual;
@@ -70,14 +74,15 @@ struct Backward {
 };
 
 // With h the normalised row: d_x = rstd (g w - mean(g w) - h mean(g w h)).
-template <class T>
-PERIGEE_INLINE void backward_rows(const Backward<T>& b, Wide<T>* d_weight, Wide<T>* d_bias,
+template <class T, class G>
+PERIGEE_INLINE void backward_rows(const Backward<T, G>& b, Wide<T>* d_weight, Wide<T>* d_bias,
                                   int64_t begin, int64_t end) {
   using W = Wide<T>;
   const int64_t n = b.n;
   const W* weight = b.weight;
   for (int64_t row = begin; row < end; ++row) {
-    const T *grad = b.grad + row * n, *from = b.x + row * n;
+    const G* grad = b.grad + row * n;
+    const T* from = b.x + row * n;
     const W mean = b.mean[row], rstd = b.rstd[row];
     const auto scaled = [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * weight[i]; };
     const auto centred = [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) - mean; };
@@ -97,17 +102,19 @@ PERIGEE_INLINE void backward_rows(const Backward<T>& b, Wide<T>* d_weight, Wide<
   }
 }
 
-#define PERIGEE_LAYER_NORM(T)                                                          \
-  PERIGEE_SIMD void forward(const Forward<T>& f, int64_t begin, int64_t end) {         \
-    forward_rows(f, begin, end);                                                       \
-  }                                                                                    \
-  PERIGEE_SIMD void backward(const Backward<T>& b, Wide<T>* d_weight, Wide<T>* d_bias, \
-                             int64_t begin, int64_t end) {                             \
-    backward_rows(b, d_weight, d_bias, begin, end);                                    \
+// O: the type of normalised rows and of their gradients.
+#define PERIGEE_LAYER_NORM(T, O)                                                          \
+  PERIGEE_SIMD void forward(const Forward<T, O>& f, int64_t begin, int64_t end) {         \
+    forward_rows(f, begin, end);                                                          \
+  }                                                                                       \
+  PERIGEE_SIMD void backward(const Backward<T, O>& b, Wide<T>* d_weight, Wide<T>* d_bias, \
+                             int64_t begin, int64_t end) {                                \
+    backward_rows(b, d_weight, d_bias, begin, end);                                       \
   }
-PERIGEE_LAYER_NORM(float)
-PERIGEE_LAYER_NORM(double)
-PERIGEE_LAYER_NORM(c10::BFloat16)
+PERIGEE_LAYER_NORM(float, float)
+PERIGEE_LAYER_NORM(float, c10::BFloat16)
+PERIGEE_LAYER_NORM(double, double)
+PERIGEE_LAYER_NORM(c10::BFloat16, c10::BFloat16)
 #undef PERIGEE_LAYER_NORM
 
 // Returns an operand [n] in the type of the computation; `otherwise` where the op has none.
@@ -121,10 +128,11 @@ Tensor wide(std::span<const Tensor> in, int operand, int64_t n, double otherwise
 
 Kernel layer_norm(const Arguments& a) {
   const int other = a.optional_operand("other");
-  const size_t first = other < 0 ? 0 : 1;               // the result that is the output
-  std::vector<std::optional<at::ScalarType>> types(2);  // of mean and rstd, where they are needed
-  for (size_t i = 0; i < 2; ++i) {
-    if (a.wanted(first + 1 + i)) types[i] = scalar_type(a.type(first + 1 + i).dtype);
+  const size_t first = other < 0 ? 0 : 1;  // the result that is the output
+  std::array<std::optional<at::ScalarType>, 3>
+      types;  // of output, mean and rstd, if they are needed
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (a.wanted(first + i)) types[i] = scalar_type(a.type(first + i).dtype);
   }
   return [self = a.operand(other < 0 ? "input" : "self"), other, first, types,
           weight = a.optional_operand("weight"), bias = a.optional_operand("bias"),
@@ -133,7 +141,8 @@ Kernel layer_norm(const Arguments& a) {
                                        const Draw& draw) {
     const auto type = in[self].scalar_type();
     const int64_t n = c10::multiply_integers(normalized);
-    if (n == 0 || !are_computed(in, self, other)) {
+    const auto made = types[0].value_or(type);
+    if (n == 0 || !are_computed(in, self, other) || !fits_beside(made, type)) {
       return math(in, out, draw);
     }
     const auto x = in[self].contiguous();
@@ -142,26 +151,28 @@ Kernel layer_norm(const Arguments& a) {
     auto shape = x.sizes().vec();
     std::fill(shape.end() - std::ssize(normalized), shape.end(), 1);
     if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
-    out[first] = at::empty(x.sizes(), x.options());
+    out[first] = at::empty(x.sizes(), x.options().dtype(made));
     const auto mean = at::empty(shape, options), rstd = at::empty(shape, options);
     const auto w = wide(in, weight, n, 1, options), b = wide(in, bias, n, 0, options);
     dispatch_element(type, [&]<class T>() {
-      using W = Wide<T>;
-      const Forward<T> f{x.const_data_ptr<T>(),
-                         other < 0 ? Residual() : residual_of(added, type),
-                         other < 0 ? nullptr : out[0].mutable_data_ptr<T>(),
-                         w.const_data_ptr<W>(),
-                         b.const_data_ptr<W>(),
-                         out[first].mutable_data_ptr<T>(),
-                         mean.mutable_data_ptr<W>(),
-                         rstd.mutable_data_ptr<W>(),
-                         n,
-                         static_cast<W>(eps)};
-      at::parallel_for(0, x.numel() / n, 1 + 32768 / n,
-                       [&](int64_t begin, int64_t end) { forward(f, begin, end); });
+      dispatch_beside<T>(made, [&]<class Y>() {
+        using W = Wide<T>;
+        const Forward<T, Y> f{x.const_data_ptr<T>(),
+                              other < 0 ? Residual() : residual_of(added, type),
+                              other < 0 ? nullptr : out[0].mutable_data_ptr<T>(),
+                              w.const_data_ptr<W>(),
+                              b.const_data_ptr<W>(),
+                              out[first].mutable_data_ptr<Y>(),
+                              mean.mutable_data_ptr<W>(),
+                              rstd.mutable_data_ptr<W>(),
+                              n,
+                              static_cast<W>(eps)};
+        at::parallel_for(0, x.numel() / n, 1 + 32768 / n,
+                         [&](int64_t begin, int64_t end) { forward(f, begin, end); });
+      });
     });
-    if (types[0]) out[first + 1] = mean.to(*types[0]);
-    if (types[1]) out[first + 2] = rstd.to(*types[1]);
+    if (types[1]) out[first + 1] = mean.to(*types[1]);
+    if (types[2]) out[first + 2] = rstd.to(*types[2]);
   };
 }
 
@@ -180,7 +191,8 @@ Kernel layer_norm_backward(const Arguments& a) {
     if (n == 0 || !are_computed(in, self, other)) {
       return math(in, out, draw);
     }
-    const auto x = in[self].contiguous(), g = in[grad].to(type).contiguous();
+    const bool fits = fits_beside(in[grad].scalar_type(), type);
+    const auto x = in[self].contiguous(), g = (fits ? in[grad] : in[grad].to(type)).contiguous();
     const auto added = other < 0 ? Tensor() : in[other].contiguous();
     const auto options = x.options().dtype(wide_type(type));
     out[0] = at::empty(x.sizes(), x.options());
@@ -192,17 +204,19 @@ Kernel layer_norm_backward(const Arguments& a) {
     const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
     const auto weights = at::zeros({parts, n}, options), biases = at::zeros({parts, n}, options);
     dispatch_element(type, [&]<class T>() {
-      using W = Wide<T>;
-      const Backward<T> b{
-          g.const_data_ptr<T>(),         x.const_data_ptr<T>(),
-          wide_mean.const_data_ptr<W>(), wide_rstd.const_data_ptr<W>(),
-          w.const_data_ptr<W>(),         other < 0 ? Residual() : residual_of(added, type),
-          out[0].mutable_data_ptr<T>(),  n};
-      W *d_weight = weights.mutable_data_ptr<W>(), *d_bias = biases.mutable_data_ptr<W>();
-      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-        for (int64_t p = first; p < last; ++p) {
-          backward(b, d_weight + p * n, d_bias + p * n, rows * p / parts, rows * (p + 1) / parts);
-        }
+      dispatch_beside<T>(g.scalar_type(), [&]<class G>() {
+        using W = Wide<T>;
+        const Backward<T, G> b{
+            g.const_data_ptr<G>(),         x.const_data_ptr<T>(),
+            wide_mean.const_data_ptr<W>(), wide_rstd.const_data_ptr<W>(),
+            w.const_data_ptr<W>(),         other < 0 ? Residual() : residual_of(added, type),
+            out[0].mutable_data_ptr<T>(),  n};
+        W *d_weight = weights.mutable_data_ptr<W>(), *d_bias = biases.mutable_data_ptr<W>();
+        at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+          for (int64_t p = first; p < last; ++p) {
+            backward(b, d_weight + p * n, d_bias + p * n, rows * p / parts, rows * (p + 1) / parts);
+          }
+        });
       });
     });
     const auto total = [&](const Tensor& sums, int operand) {

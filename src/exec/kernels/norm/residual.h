@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <span>
+#include <type_traits>
 
 #include "exec/kernels/element.h"
 
@@ -25,13 +26,26 @@ inline at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kBFloat16 ? at::kFloat : type;
 }
 
+// Calls f with the element type of rows that are T, or bfloat16 beside float32.
+template <class T, class F>
+void dispatch_beside(at::ScalarType type, F f) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (type == at::kBFloat16) return f.template operator()<c10::BFloat16>();
+  }
+  f.template operator()<T>();
+}
+
+// Returns whether rows may be of this type beside others of `type`.
+inline bool fits_beside(at::ScalarType of, at::ScalarType type) {
+  return of == type || (type == at::kFloat && of == at::kBFloat16);
+}
+
 // Returns whether the kernels compute an op that normalises in[self], or reads it for the gradient,
 // and adds in[other] (-1: nothing).
 inline bool are_computed(std::span<const at::Tensor> in, int self, int other) {
   const auto type = in[self].scalar_type();
   if (!has_element(type)) return false;
-  if (other < 0 || in[other].scalar_type() == type) return true;
-  return type == at::kFloat && in[other].scalar_type() == at::kBFloat16;
+  return other < 0 || fits_beside(in[other].scalar_type(), type);
 }
 
 // Writes n elements: element i is value(i) plus, where there is a residual, its element begin + i.

@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include <cmath>
+#include <optional>
 
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/norm/residual.h"
@@ -15,14 +16,14 @@ using at::Tensor;
 
 // y = x * rstd * weight for rows [begin, end) of n elements; rstd [rows]. With a residual, x + residual
 // stands for x, and is written to `sum`.
-template <class T>
+template <class T, class Y>
 PERIGEE_INLINE void forward_rows(const T* x, const Residual& residual, T* sum, const T* weight,
-                                 T* y, Wide<T>* rstd, int64_t begin, int64_t end, int64_t n,
+                                 Y* y, Wide<T>* rstd, int64_t begin, int64_t end, int64_t n,
                                  Wide<T> eps) {
   using W = Wide<T>;
   for (int64_t row = begin; row < end; ++row) {
     const T* from = x + row * n;
-    T* to = y + row * n;
+    Y* to = y + row * n;
     if (residual.data) {
       write_row(
           sum + row * n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i); }, residual, row * n,
@@ -43,13 +44,13 @@ PERIGEE_INLINE void forward_rows(const T* x, const Residual& residual, T* sum, c
 
 // d_self = (g w - x rstd mean(g w x rstd)) rstd + residual, and adds g x rstd to d_weight [n].
 // d_self may be the memory of g, of x or of the residual.
-template <class T>
-PERIGEE_INLINE void backward_rows(const T* g, const T* x, const T* weight, const Wide<T>* rstd,
+template <class T, class G>
+PERIGEE_INLINE void backward_rows(const G* g, const T* x, const T* weight, const Wide<T>* rstd,
                                   const Residual& residual, T* d_self, Wide<T>* d_weight,
                                   int64_t begin, int64_t end, int64_t n) {
   using W = Wide<T>;
   for (int64_t row = begin; row < end; ++row) {
-    const T* grad = g + row * n;
+    const G* grad = g + row * n;
     const T* from = x + row * n;
     T* to = d_self + row * n;
     const W r = rstd[row];
@@ -75,19 +76,21 @@ PERIGEE_INLINE void backward_rows(const T* g, const T* x, const T* weight, const
   }
 }
 
-#define PERIGEE_RMS_NORM(T)                                                                      \
-  PERIGEE_SIMD void forward(const T* x, const Residual& residual, T* sum, const T* w, T* y,      \
+// O: the type of normalised rows and of their gradients.
+#define PERIGEE_RMS_NORM(T, O)                                                                   \
+  PERIGEE_SIMD void forward(const T* x, const Residual& residual, T* sum, const T* w, O* y,      \
                             Wide<T>* rstd, int64_t begin, int64_t end, int64_t n, Wide<T> eps) { \
-    forward_rows<T>(x, residual, sum, w, y, rstd, begin, end, n, eps);                           \
+    forward_rows<T, O>(x, residual, sum, w, y, rstd, begin, end, n, eps);                        \
   }                                                                                              \
-  PERIGEE_SIMD void backward(const T* g, const T* x, const T* w, const Wide<T>* rstd,            \
+  PERIGEE_SIMD void backward(const O* g, const T* x, const T* w, const Wide<T>* rstd,            \
                              const Residual& residual, T* d_self, Wide<T>* d_weight,             \
                              int64_t begin, int64_t end, int64_t n) {                            \
-    backward_rows<T>(g, x, w, rstd, residual, d_self, d_weight, begin, end, n);                  \
+    backward_rows<T, O>(g, x, w, rstd, residual, d_self, d_weight, begin, end, n);               \
   }
-PERIGEE_RMS_NORM(float)
-PERIGEE_RMS_NORM(double)
-PERIGEE_RMS_NORM(c10::BFloat16)
+PERIGEE_RMS_NORM(float, float)
+PERIGEE_RMS_NORM(float, c10::BFloat16)
+PERIGEE_RMS_NORM(double, double)
+PERIGEE_RMS_NORM(c10::BFloat16, c10::BFloat16)
 #undef PERIGEE_RMS_NORM
 
 template <class T>
@@ -99,37 +102,42 @@ const T* data_or_null(const Tensor& t) {
 
 Kernel rms_norm(const Arguments& a) {
   const int other = a.optional_operand("other");
-  return
-      [self = a.operand("self"), other, first = size_t{other < 0 ? 0u : 1u},
-       weight = a.optional_operand("weight"), eps = a.number("eps"), math = reference_op(a.op())](
-          std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
-        const auto type = in[self].scalar_type();
-        if (!are_computed(in, self, other)) {
-          return math(in, out, draw);
-        }
-        const auto x = in[self].contiguous();
-        const auto added = other < 0 ? Tensor() : in[other].contiguous();
-        const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
-        const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
-        if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
-        out[first] = at::empty(x.sizes(), x.options());
-        auto shape = x.sizes().vec();
-        shape.back() = 1;
-        auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
-        dispatch_element(x.scalar_type(), [&]<class T>() {
-          const T* from = x.const_data_ptr<T>();
-          const auto residual = other < 0 ? Residual() : residual_of(added, type);
-          T* sum = other < 0 ? nullptr : out[0].mutable_data_ptr<T>();
-          T* to = out[first].mutable_data_ptr<T>();
-          auto* r = rstd.mutable_data_ptr<Wide<T>>();
-          at::parallel_for(0, rows, 1 + 32768 / std::max<int64_t>(n, 1),
-                           [&](int64_t begin, int64_t end) {
-                             forward(from, residual, sum, data_or_null<T>(w), to, r, begin, end, n,
-                                     static_cast<Wide<T>>(eps));
-                           });
-        });
-        if (out.size() > first + 1) out[first + 1] = std::move(rstd);
-      };
+  const size_t first = other < 0 ? 0 : 1;  // the result that is the output
+  const auto output = a.wanted(first) ? std::optional(scalar_type(a.type(first).dtype))
+                                      : std::nullopt;
+  return [self = a.operand("self"), other, first, output, weight = a.optional_operand("weight"),
+          eps = a.number("eps"), math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    const auto type = in[self].scalar_type();
+    const auto made = output.value_or(type);
+    if (!are_computed(in, self, other) || !fits_beside(made, type)) {
+      return math(in, out, draw);
+    }
+    const auto x = in[self].contiguous();
+    const auto added = other < 0 ? Tensor() : in[other].contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+    if (other >= 0) out[0] = at::empty(x.sizes(), x.options());
+    out[first] = at::empty(x.sizes(), x.options().dtype(made));
+    auto shape = x.sizes().vec();
+    shape.back() = 1;
+    auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
+    dispatch_element(x.scalar_type(), [&]<class T>() {
+      const T* from = x.const_data_ptr<T>();
+      const auto residual = other < 0 ? Residual() : residual_of(added, type);
+      T* sum = other < 0 ? nullptr : out[0].mutable_data_ptr<T>();
+      auto* r = rstd.mutable_data_ptr<Wide<T>>();
+      dispatch_beside<T>(made, [&]<class Y>() {
+        Y* to = out[first].mutable_data_ptr<Y>();
+        at::parallel_for(0, rows, 1 + 32768 / std::max<int64_t>(n, 1),
+                         [&](int64_t begin, int64_t end) {
+                           forward(from, residual, sum, data_or_null<T>(w), to, r, begin, end, n,
+                                   static_cast<Wide<T>>(eps));
+                         });
+      });
+    });
+    if (out.size() > first + 1) out[first + 1] = std::move(rstd);
+  };
 }
 
 Kernel rms_norm_backward(const Arguments& a) {
@@ -143,7 +151,8 @@ Kernel rms_norm_backward(const Arguments& a) {
     }
     const auto x = in[self].contiguous();
     const auto added = other < 0 ? Tensor() : in[other].contiguous();
-    const auto g = in[grad].to(x.scalar_type()).contiguous();
+    const bool fits = fits_beside(in[grad].scalar_type(), type);
+    const auto g = (fits ? in[grad] : in[grad].to(type)).contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
     const auto wide = x.options().dtype(wide_type(x.scalar_type()));
     const auto rstd = in[saved].to(wide.dtype().toScalarType()).contiguous();
@@ -159,8 +168,10 @@ Kernel rms_norm_backward(const Arguments& a) {
       auto* sums = parts ? partial.mutable_data_ptr<Wide<T>>() : nullptr;
       const auto residual = other < 0 ? Residual() : residual_of(added, type);
       const auto run = [&](int64_t begin, int64_t end, Wide<T>* d_weight) {
-        backward(g.const_data_ptr<T>(), x.const_data_ptr<T>(), data_or_null<T>(w),
-                 rstd.const_data_ptr<Wide<T>>(), residual, to, d_weight, begin, end, n);
+        dispatch_beside<T>(g.scalar_type(), [&]<class G>() {
+          backward(g.const_data_ptr<G>(), x.const_data_ptr<T>(), data_or_null<T>(w),
+                   rstd.const_data_ptr<Wide<T>>(), residual, to, d_weight, begin, end, n);
+        });
       };
       if (parts) {
         at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
