@@ -268,6 +268,14 @@ TEST_CASE("a norm that others read in float32, or in another low precision, stay
   };
   stays([](Padded& net, ValueId y) { net.output(net.add("aten::neg", {{"self", y}}, kPart)); });
   stays([](Padded& net, ValueId y) { net.output(y); });
+  stays([](Padded& net, ValueId y) {  // a first result that nothing needs
+    const auto made = net.graph.add_node("perigee::rms_norm_backward",
+                                         {{"grad", y}, {"self", y}, {"rstd", net.part(kRow)}},
+                                         {kPart, kPart}, "", Phase::backward);
+    net.graph.nodes.back().outputs[0] = {};
+    net.graph.values[made[0].index].producer = -1;
+    net.output(made[1]);
+  });
   stays([](Padded& net, ValueId y) {
     const auto flat = net.add("perigee::reshape", {{"self", y}}, kFlat);
     net.output(net.add("aten::neg", {{"self", flat}}, kFlat));

@@ -7,7 +7,9 @@
 
 namespace perigee::cuda {
 
-__host__ __device__ inline __nv_fp8_interpretation_t format_of(bool e5m2) { return e5m2 ? __NV_E5M2 : __NV_E4M3; }
+__host__ __device__ inline __nv_fp8_interpretation_t format_of(bool e5m2) {
+  return e5m2 ? __NV_E5M2 : __NV_E4M3;
+}
 
 // Rounds to nearest even, saturating; NaN stays NaN.
 template <class W>

@@ -100,15 +100,13 @@ class FoldCasts {
     if (static_cast<int>(readers_[v.index].size()) != counts_[v.index]) return false;  // an output
     for (const auto n : readers_[v.index]) {
       const auto& reader = graph_.nodes[static_cast<size_t>(n)];
-      const auto made = reader.outputs[0];
       if (is_view(reader) && reader.outputs.size() == 1) {
-        if (!find_casts(made, low, views, casts)) return false;
+        if (!find_casts(reader.outputs[0], low, views, casts)) return false;
         continue;
       }
-      const auto dtype = graph_.type(made).dtype;
-      if (reader.op != "perigee::cast" || !graph::is_half(dtype) || low.value_or(dtype) != dtype) {
-        return false;
-      }
+      if (reader.op != "perigee::cast") return false;
+      const auto dtype = graph_.type(reader.outputs[0]).dtype;
+      if (!graph::is_half(dtype) || low.value_or(dtype) != dtype) return false;
       low = dtype;
       casts.push_back(n);
     }
