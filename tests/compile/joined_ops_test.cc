@@ -181,6 +181,32 @@ TEST_CASE("a product adds its bias, also where a view lies between both") {
   }
 }
 
+TEST_CASE("a product of eight-bit factors adds its bias where its result has 16 bits") {
+  for (const auto dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+    Padded net;
+    const TensorType x{DType::float8_e4m3, {16, 32}}, w{DType::float8_e4m3, {32, 48}},
+        scale{DType::float32, {}}, y{dtype, {16, 48}}, b{dtype, {48}};
+    const auto product = net.add("aten::_scaled_mm",
+                                 {{"self", net.part(x)},
+                                  {"mat2", net.part(w)},
+                                  {"scale_a", net.part(scale)},
+                                  {"scale_b", net.part(scale)},
+                                  {"out_dtype", dtype}},
+                                 y);
+    const auto bias = net.part(b);
+    net.output(net.add("aten::add.Tensor", {{"self", product}, {"other", bias}}, y));
+    const auto fused = compile::fuse_bias(net.graph);
+    graph::verify(fused);
+    if (dtype == DType::float32) {
+      CHECK(ops(fused) == ops(net.graph));
+      continue;
+    }
+    CHECK(ops(fused) == Ops{"aten::_scaled_mm"});
+    CHECK((fused.type(fused.nodes[0].get<ValueId>("bias", {})) == b));
+    CHECK(fused.nodes[0].args.size() == 6);
+  }
+}
+
 TEST_CASE("vectors that are no bias of a product are added as they were") {
   const auto stays = [](const TensorType& product, const TensorType& sum, const TensorType& bias) {
     Padded net;

@@ -266,6 +266,7 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
   const auto narrow_a = cast(at::randn({48, 64}), format, narrow),
              narrow_b = cast(at::randn({32, 64}), "e4m3", DType::float8_e4m3);
   const auto expected = narrow_a.to(at::kDouble).matmul(narrow_b.to(at::kDouble).t()) / 37 / 37;
+  const auto bias = at::randn({32}).to(type);
   const auto scale_a = (at::rand({48, 1}) + 0.5) / 37, scale_b = (at::rand({32, 1}) + 0.5) / 37;
   for (const auto& [called, device] : devices()) {
     INFO(called);
@@ -286,15 +287,25 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
     const double bound = type == at::kFloat ? 2e-3 : 3e-2;
     CHECK(at::allclose(product(1.0 / 37), expected, bound, bound));
     CHECK_FALSE(at::allclose(product(1.0 / 41), expected, bound, bound));
-    if (type == at::kFloat) continue;
+    if (type == at::kFloat) continue;  // no bias, and no scales of rows, on every GPU
+    const auto biased = run_on(*device, "aten::_scaled_mm",
+                               {{"self", narrow_a},
+                                {"mat2", narrow_b.t()},
+                                {"scale_a", scalar(1.0 / 37)},
+                                {"scale_b", scalar(1.0 / 37)},
+                                {"bias", bias}},
+                               {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {});
+    CHECK(at::allclose(biased[0].to(at::kDouble), expected + bias.to(at::kDouble), bound, bound));
     const auto of_rows = run_on(*device, "aten::_scaled_mm",
                                 {{"self", narrow_a},
                                  {"mat2", narrow_b.t()},
                                  {"scale_a", scale_a},
-                                 {"scale_b", scale_b.t()}},
+                                 {"scale_b", scale_b.t()},
+                                 {"bias", bias}},
                                 {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {});
     CHECK(at::allclose(of_rows[0].to(at::kDouble),
-                       expected * (scale_a * 37).mul((scale_b * 37).t()), bound, bound));
+                       expected * (scale_a * 37).mul((scale_b * 37).t()) + bias.to(at::kDouble),
+                       bound, bound));
   }
 }
 

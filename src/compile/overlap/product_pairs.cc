@@ -8,6 +8,15 @@ namespace perigee::compile {
 
 bool is_plain_product(std::string_view op) { return op == "aten::mm" || op == "aten::_scaled_mm"; }
 
+namespace {
+
+// Returns whether a product of eight-bit factors adds a bias.
+bool adds_bias(const Instruction& product) {
+  return std::ranges::any_of(product.args, [](const auto& arg) { return arg.first == "bias"; });
+}
+
+}  // namespace
+
 std::optional<size_t> rows_of(const Instruction& product) {
   const bool adds = product.op == "aten::addmm";
   if (!adds && !is_plain_product(product.op)) return {};
@@ -56,7 +65,7 @@ bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root
     });
     if (!makes) continue;
     if (list[i].when != list[pair.collective].when || at.outputs[0] != root) return false;
-    if (is_plain_product(at.op)) {
+    if (is_plain_product(at.op) && !adds_bias(at)) {
       pair.products.push_back(i);
       const auto& first = list[pair.products[0]].instruction;
       return is_matrix(root) && draft_.value(root).type == draft_.value(first.outputs[0]).type;

@@ -144,14 +144,15 @@ Kernel fp8_amax_rows(const Arguments& a) {
 // LibTorch's CPU multiplies factors with one scale each.
 Kernel scaled_product(const Arguments& a) {
   return [self = a.operand("self"), mat2 = a.operand("mat2"), scale_a = a.operand("scale_a"),
-          scale_b = a.operand("scale_b"), type = scalar_type(a.type(0).dtype),
-          library = dispatcher_kernel(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
-                                               const Draw& draw) {
+          scale_b = a.operand("scale_b"), bias = a.optional_operand("bias"),
+          type = scalar_type(a.type(0).dtype), library = dispatcher_kernel(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     if (in[scale_a].numel() == 1 && in[scale_b].numel() == 1) return library(in, out, draw);
     const auto widened = [&](int factor, int scale) {
       return in[factor].to(at::kFloat) * in[scale];
     };
-    out[0] = widened(self, scale_a).mm(widened(mat2, scale_b)).to(type);
+    const auto product = widened(self, scale_a).mm(widened(mat2, scale_b));
+    out[0] = (bias < 0 ? product : product + in[bias].to(at::kFloat)).to(type);
   };
 }
 

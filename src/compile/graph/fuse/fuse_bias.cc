@@ -52,23 +52,34 @@ class FuseBias {
     while (readers_[v.index] == 1 && graph_.values[v.index].producer >= 0) {
       const auto producer = graph_.values[v.index].producer;
       const auto& maker = graph_.nodes[producer];
-      if (maker.op == "aten::mm") {
-        return maker.args.size() == 2 && graph_.type(v).shape[1] == added.shape[0] ? producer : -1;
-      }
+      if (takes_bias(maker)) return graph_.type(v).shape[1] == added.shape[0] ? producer : -1;
       if (maker.op != "perigee::reshape" || maker.find("part")) return -1;
       v = maker.get<ValueId>("self", {});
     }
     return -1;
   }
 
+  // Returns whether the node is a product that can add a bias: LibTorch's of eight-bit factors can
+  // where the result has 16 bits.
+  bool takes_bias(const Node& node) const {
+    if (node.op == "aten::mm") return node.args.size() == 2;
+    return node.op == "aten::_scaled_mm" && !node.find("bias") &&
+           graph::is_half(graph_.type(node.outputs[0]).dtype);
+  }
+
   void replace(Node sum, NodeId product) {
     const auto& mm = graph_.nodes[product];
     Node fused = mm;
-    fused.op = "aten::addmm";
     if (fused.forward_node >= 0) fused.forward_node = moved_[fused.forward_node];
-    fused.args = {{"self", sum.get<ValueId>("other", {})},
-                  {"mat1", mm.get<ValueId>("self", {})},
-                  {"mat2", mm.get<ValueId>("mat2", {})}};
+    const auto bias = sum.get<ValueId>("other", {});
+    if (mm.op == "aten::mm") {
+      fused.op = "aten::addmm";
+      fused.args = {{"self", bias},
+                    {"mat1", mm.get<ValueId>("self", {})},
+                    {"mat2", mm.get<ValueId>("mat2", {})}};
+    } else {
+      fused.args.emplace_back("bias", bias);
+    }
     const auto& type = graph_.type(mm.outputs[0]);
     if (graph_.type(sum.outputs[0]) == type) {
       fused.outputs = sum.outputs;
