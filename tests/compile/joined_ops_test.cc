@@ -248,6 +248,12 @@ TEST_CASE("an addition in float32 reads a summand of a low precision without a c
     return ops(folded).size();
   };
   CHECK(left(kPart, low, false) == 1);
+  {
+    Padded net;  // without summands
+    const auto y = net.add("perigee::cast", {{"self", net.part(low)}}, kPart);
+    net.output(net.add("aten::add.Tensor", {{"self", net.part(kPart)}, {"other", y}}, kPart));
+    CHECK(ops(compile::fold_casts(net.graph, false)).size() == 2);
+  }
   CHECK(left(low, kPart, false) == 1);
   CHECK(left(low, low, false) == 2);  // the sum of two would not be float32
   CHECK(left(kPart, low, true) == 2);

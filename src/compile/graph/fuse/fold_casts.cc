@@ -27,8 +27,9 @@ std::string_view upstream_of(std::string_view op) {
 
 class FoldCasts {
  public:
-  explicit FoldCasts(Graph graph)
+  FoldCasts(Graph graph, bool summands)
       : graph_(std::move(graph)),
+        summands_(summands),
         counts_(count_readers(graph_)),
         readers_(graph_.values.size()),
         read_(graph_.values.size()) {
@@ -42,7 +43,7 @@ class FoldCasts {
   Graph run() {
     for (auto& node : graph_.nodes) {
       if (node.op == "aten::add.Tensor") {
-        fold_summand(node);
+        if (summands_) fold_summand(node);
       } else if (node.op == "aten::native_layer_norm" || node.op == "perigee::rms_norm") {
         fold_result(node);
       } else if (const auto upstream = upstream_of(node.op); !upstream.empty()) {
@@ -147,6 +148,7 @@ class FoldCasts {
   }
 
   Graph graph_;
+  const bool summands_;
   std::vector<int> counts_;                   // by value, with outputs of the graph
   std::vector<std::vector<NodeId>> readers_;  // by value
   std::vector<ValueId> read_;                 // by value: what its readers read in its place
@@ -154,6 +156,6 @@ class FoldCasts {
 
 }  // namespace
 
-Graph fold_casts(Graph graph) { return FoldCasts(std::move(graph)).run(); }
+Graph fold_casts(Graph graph, bool summands) { return FoldCasts(std::move(graph), summands).run(); }
 
 }  // namespace perigee::compile
