@@ -37,6 +37,10 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
   const auto other = alike ? shifted({rows, columns}, type) : at::randn({rows, columns}).to(type);
   same_everywhere("perigee::add_rms_norm", {{"self", x}, {"other", other}, {"weight", weight}},
                   {{"eps", 1e-5}}, {norm[0], norm[0], norm[1]}, 2 * tolerance(type));
+  same_everywhere(
+      "perigee::add_rms_norm",  // only the summand begins at other bytes
+      {{"self", x.clone()}, {"other", shifted({rows, columns}, type)}, {"weight", weight}},
+      {{"eps", 1e-5}}, {norm[0], norm[0], norm[1]}, 2 * tolerance(type));
   same_everywhere("perigee::rms_norm_backward_add",
                   {{"grad", shifted({rows, columns}, type)},
                    {"self", x},
