@@ -154,7 +154,7 @@ void repeat_casts(RankState& state) {
     state.local.graph = recast_parameters(std::move(state.local.graph));
 }
 
-void fold(RankState& state) {
+void fold_rank_casts(RankState& state) {
   // With a pipeline, casts of summands decide in which type values are sent between stages.
   state.local.graph = fold_casts(std::move(state.local.graph), !state.plan.pipeline.cuts());
 }
@@ -270,7 +270,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"fold_casts", "lets additions and norms in float32 read and make a low precision",
-       fold},
+       fold_rank_casts},
       {"chunk_loss", "computes the loss and its gradients in chunks of rows",
        [](RankState& s) {
          if (s.plan.loss_chunks > 1) s.local.graph = chunk_loss(s.local.graph, s.plan.loss_chunks);

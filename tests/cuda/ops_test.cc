@@ -274,38 +274,24 @@ TEST_CASE("eight-bit floats and their products are identical on every device") {
       WARN("this GPU multiplies no eight-bit floats: " << device->kind());
       continue;
     }
-    const auto product = [&](double scale) {
-      return run_on(*device, "aten::_scaled_mm",
-                    {{"self", narrow_a},
-                     {"mat2", narrow_b.t()},
-                     {"scale_a", scalar(1.0 / 37)},
-                     {"scale_b", scalar(scale)}},
-                    {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {})[0]
+    const auto product = [&](const at::Tensor& of_a, const at::Tensor& of_b, const Named& more) {
+      Named operands = {
+          {"self", narrow_a}, {"mat2", narrow_b.t()}, {"scale_a", of_a}, {"scale_b", of_b}};
+      operands.insert(operands.end(), more.begin(), more.end());
+      return run_on(*device, "aten::_scaled_mm", operands, {{"out_dtype", dtype_of(type)}},
+                    {{dtype_of(type), {48, 32}}}, {})[0]
           .to(at::kDouble);
     };
     // Tensor cores accumulate in fewer bits than float32.
     const double bound = type == at::kFloat ? 2e-3 : 3e-2;
-    CHECK(at::allclose(product(1.0 / 37), expected, bound, bound));
-    CHECK_FALSE(at::allclose(product(1.0 / 41), expected, bound, bound));
+    const auto one = scalar(1.0 / 37);
+    CHECK(at::allclose(product(one, one, {}), expected, bound, bound));
+    CHECK_FALSE(at::allclose(product(one, scalar(1.0 / 41), {}), expected, bound, bound));
     if (type == at::kFloat) continue;  // no bias, and no scales of rows, on every GPU
-    const auto biased = run_on(*device, "aten::_scaled_mm",
-                               {{"self", narrow_a},
-                                {"mat2", narrow_b.t()},
-                                {"scale_a", scalar(1.0 / 37)},
-                                {"scale_b", scalar(1.0 / 37)},
-                                {"bias", bias}},
-                               {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {});
-    CHECK(at::allclose(biased[0].to(at::kDouble), expected + bias.to(at::kDouble), bound, bound));
-    const auto of_rows = run_on(*device, "aten::_scaled_mm",
-                                {{"self", narrow_a},
-                                 {"mat2", narrow_b.t()},
-                                 {"scale_a", scale_a},
-                                 {"scale_b", scale_b.t()},
-                                 {"bias", bias}},
-                                {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {});
-    CHECK(at::allclose(of_rows[0].to(at::kDouble),
-                       expected * (scale_a * 37).mul((scale_b * 37).t()) + bias.to(at::kDouble),
-                       bound, bound));
+    const auto added = bias.to(at::kDouble);
+    CHECK(at::allclose(product(one, one, {{"bias", bias}}), expected + added, bound, bound));
+    CHECK(at::allclose(product(scale_a, scale_b.t(), {{"bias", bias}}),
+                       expected * (scale_a * 37) * (scale_b * 37).t() + added, bound, bound));
   }
 }
 

@@ -60,16 +60,19 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
   }
   const Args masked = {{"normalized_shape", std::vector<int64_t>{columns}},
                        {"output_mask", std::vector<bool>{true, true, true}}};
-  same_everywhere("perigee::layer_norm_backward_add",
-                  {{"grad_out", shifted({rows, columns}, type)},
-                   {"input", x},
-                   {"mean", at::randn({rows, 1})},
-                   {"rstd", at::rand({rows, 1})},
-                   {"weight", weight},
-                   {"bias", bias},
-                   {"other", other}},
-                  masked, {{dtype, {rows, columns}}, {dtype, {columns}}, {dtype, {columns}}},
-                  4 * tolerance(type));
+  const auto layer_norm_gradient = [&](const at::Tensor& upstream) {
+    same_everywhere("perigee::layer_norm_backward_add",
+                    {{"grad_out", upstream},
+                     {"input", x},
+                     {"mean", at::randn({rows, 1})},
+                     {"rstd", at::rand({rows, 1})},
+                     {"weight", weight},
+                     {"bias", bias},
+                     {"other", other}},
+                    masked, {{dtype, {rows, columns}}, {dtype, {columns}}, {dtype, {columns}}},
+                    4 * tolerance(type));
+  };
+  layer_norm_gradient(shifted({rows, columns}, type));
   // Rows of 16 bits beside float32.
   for (const auto half : {at::kBFloat16, at::kHalf}) {
     if (type != at::kFloat) break;
@@ -85,16 +88,7 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
     same_everywhere("perigee::add_layer_norm",
                     {{"self", x}, {"other", upstream}, {"weight", weight}, {"bias", bias}}, layer,
                     {norm[0], {low, {rows, columns}}, norm[1], norm[1]}, 4 * tolerance(half));
-    same_everywhere("perigee::layer_norm_backward_add",
-                    {{"grad_out", upstream},
-                     {"input", x},
-                     {"mean", at::randn({rows, 1})},
-                     {"rstd", at::rand({rows, 1})},
-                     {"weight", weight},
-                     {"bias", bias},
-                     {"other", other}},
-                    masked, {{dtype, {rows, columns}}, {dtype, {columns}}, {dtype, {columns}}},
-                    4 * tolerance(type));
+    layer_norm_gradient(upstream);
   }
   auto target = at::randint(columns, {rows}, at::kLong);
   if (rows > 1) target[1] = -100;

@@ -119,8 +119,8 @@ class Slices {
                            whole.name);
   }
 
-  // Appends the product for some rows, which are in `from`. Returns false where LibTorch's kernel does not return one
-  // contiguous result.
+  // Appends the product for some rows, which are in `from`. Returns false where LibTorch's kernel
+  // does not return one contiguous result.
   bool add_product_slice(const DraftInstruction& product, const mesh::Range& range, ValueId from,
                          ValueId to, Instructions& out) {
     if (draft_.value(to).type.numel() == 0) return true;

@@ -6,8 +6,8 @@
 namespace perigee::cuda {
 namespace {
 
-// Returns the scale that maps the magnitude to `largest`; 1 where there is none, since it is 0 or not
-// finite, or the scale would not be finite.
+// Returns the scale by which `amax` becomes `largest`; 1 where amax is 0 or NaN, or so small that the
+// scale would be infinite.
 __device__ float scale_of(float amax, float largest) {
   const float scale = largest / amax;
   return amax > 0 && isfinite(scale) ? scale : 1;

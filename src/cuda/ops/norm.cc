@@ -74,8 +74,8 @@ Kernel row_norm(const Arguments& a, const OpContext&) {
   const int other = a.optional_operand("other");
   const size_t first = other < 0 ? 0 : 1;  // the result that is the output
   const NormOperands operands(a, other < 0 && a.find("input") ? "input" : "self");
-  std::array<std::optional<at::ScalarType>, 3>
-      types;  // of output and statistics, if they are needed
+  // Of output and statistics, where they are needed.
+  std::array<std::optional<at::ScalarType>, 3> types;
   for (size_t i = 0; i < types.size(); ++i) {
     if (a.wanted(first + i)) types[i] = exec::scalar_type(a.type(first + i).dtype);
   }

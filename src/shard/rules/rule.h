@@ -62,7 +62,7 @@ enum class Role : uint8_t {
   sum,     // Partial(sum)
   max,     // Partial(max)
   min,     // Partial(min)
-  agreed,  // equal on all ranks, as operands are, or since the rule's lowering communicates
+  agreed,  // equal on all ranks: operands are, or the rule's lowering communicates
 };
 
 // A named dim of a rule.

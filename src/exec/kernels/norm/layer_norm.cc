@@ -129,8 +129,8 @@ Tensor wide(std::span<const Tensor> in, int operand, int64_t n, double otherwise
 Kernel layer_norm(const Arguments& a) {
   const int other = a.optional_operand("other");
   const size_t first = other < 0 ? 0 : 1;  // the result that is the output
-  std::array<std::optional<at::ScalarType>, 3>
-      types;  // of output, mean and rstd, if they are needed
+  // Of output, mean and rstd, where they are needed.
+  std::array<std::optional<at::ScalarType>, 3> types;
   for (size_t i = 0; i < types.size(); ++i) {
     if (a.wanted(first + i)) types[i] = scalar_type(a.type(first + i).dtype);
   }
