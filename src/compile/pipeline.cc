@@ -154,9 +154,18 @@ void repeat_casts(RankState& state) {
     state.local.graph = recast_parameters(std::move(state.local.graph));
 }
 
+// Returns whether gradients that are sums are split: the parts of a pipeline, and ops that wait
+// for others, compute the summands in another order than the graph has them.
+bool splits_gradients(const plan::Plan& plan) {
+  return plan.loss_chunks > 1 || (!plan.pipeline.cuts() && !plan.overlap.weights);
+}
+
 void fold_rank_casts(RankState& state) {
   // With a pipeline, casts of summands decide in which type values are sent between stages.
-  state.local.graph = fold_casts(std::move(state.local.graph), !state.plan.pipeline.cuts());
+  const auto summands = state.plan.pipeline.cuts()     ? FoldedSummands::none
+                        : splits_gradients(state.plan) ? FoldedSummands::of_values
+                                                       : FoldedSummands::all;
+  state.local.graph = fold_casts(std::move(state.local.graph), summands);
 }
 
 // -- Passes to a draft and of a draft
@@ -172,7 +181,8 @@ void change(DraftState& s, const std::function<void(Local&)>& pass) {
 
 void accumulate(DraftState& s) {
   // The chunks of a loss have a product each for the same gradient.
-  if (s.plan.overlap.accumulate || s.plan.loss_chunks > 1) accumulate_products(s.draft, s.traces);
+  const bool products = s.plan.overlap.accumulate || s.plan.loss_chunks > 1;
+  accumulate_in_place(s.draft, products, s.traces);
 }
 
 void find_gathers(DraftState& s) {
@@ -284,7 +294,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
 const std::vector<Pass<DraftState>>& draft_passes() {
   static const std::vector<Pass<DraftState>> passes = {
       {"split_gradients", "gives gradients that are sums to the step as their summands",
-       [](DraftState& s) { if (s.plan.loss_chunks > 1) change(s, split_gradients); }},
+       [](DraftState& s) { if (splits_gradients(s.plan)) change(s, split_gradients); }},
       {"fuse_rows", "lets norms do additions, GELU's gradient the sum of its rows, and casts magnitudes",
        [](DraftState& s) { change(s, [&](Local& local) { fuse_rows(local, s.plan.offload.activations); }); }},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
@@ -300,7 +310,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
        [](DraftState& s) { if (s.plan.overlap.receives) receive_ahead(s.draft); }},
       {"accumulate_casts", "adds low-precision gradients to their sums without a cast",
        [](DraftState& s) { accumulate_casts(s.draft); }},
-      {"accumulate_products", "makes products add to gradients themselves", accumulate},
+      {"accumulate_in_place", "makes products and gradients of embeddings add to gradients themselves", accumulate},
       {"find_waited", "finds collectives that Overlap::bulk does not hide",
        [](DraftState& s) { s.waited = find_waited(s.draft, s.plan.overlap.bulk); }},
       {"slice_products", "cuts products into slices that overlap with their collectives", slice},

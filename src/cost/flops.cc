@@ -34,9 +34,11 @@ bool on_matrix_units(std::string_view op) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-// Returns the operand of which an op reads at most as many bytes as it writes, or nullptr.
+// Returns the operand of which an op reads at most as many bytes as it writes, or writes in place as
+// many as it adds, or nullptr.
 const char* read_in_part(std::string_view op) {
   if (op == "aten::embedding") return "weight";
+  if (op == "perigee::embedding_backward_") return "sum";
   if (op == "aten::index_select" || op == "aten::gather" || op == "aten::index.Tensor") {
     return "self";
   }
@@ -80,13 +82,16 @@ OpWork work_of(const Graph& graph, const Node& node) {
   double results = 0;
   for (auto v : node.outputs) results += bytes_of(graph, v);
   const auto* part = read_in_part(node.op);
+  const double most = node.op == "perigee::embedding_backward_"
+                          ? bytes_of(graph, node.get<ValueId>("grad_output", {}))
+                          : results;
   const size_t written = in_place ? written_in_place(node) : 0;
   size_t position = 0;
   for (const auto& [name, arg] : node.args) {
     const auto add = [&](ValueId v) {
       if (!v.defined()) return;
       double bytes = bytes_of(graph, v);
-      if (part && name == part) bytes = std::min(bytes, results);
+      if (part && name == part) bytes = std::min(bytes, most);
       work.bytes += bytes;
       if (position < written) {
         // copy_ and mm_ only overwrite their operand, other ops also read it.

@@ -158,6 +158,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                     "aten::stack",
                     "aten::embedding",
                     "aten::embedding_dense_backward",
+                    "perigee::embedding_backward_",
                     "aten::index_select",
                     "aten::gather",
                     "aten::index.Tensor",

@@ -126,6 +126,8 @@
 //   perigee::copy_(self, source, scale = 1.0)              self = source * scale
 //   perigee::accumulate_(self, other, scale = 1.0)         self += other * scale
 //   perigee::addmm_(sum, self, mat2)                       sum += self @ mat2
+//   perigee::embedding_backward_(sum [v,e], grad_output [t,e], indices [t], num_weights = v, padding_idx = -1)
+//       sum[i] += the gradients whose index is i, in their order; none of padding_idx. The sum may be wider
 //   perigee::scale_(self, scale)                           self *= scale
 //   perigee::squared_norm(tensors) -> [] float64           sum over the list, in its order, of each one's sum of squares
 //                                                          (each summed in float64)

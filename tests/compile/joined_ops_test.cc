@@ -252,7 +252,7 @@ TEST_CASE("an addition in float32 reads a summand of a low precision without a c
     Padded net;  // without summands
     const auto y = net.add("perigee::cast", {{"self", net.part(low)}}, kPart);
     net.output(net.add("aten::add.Tensor", {{"self", net.part(kPart)}, {"other", y}}, kPart));
-    CHECK(ops(compile::fold_casts(net.graph, false)).size() == 2);
+    CHECK(ops(compile::fold_casts(net.graph, compile::FoldedSummands::none)).size() == 2);
   }
   CHECK(left(low, kPart, false) == 1);
   CHECK(left(low, low, false) == 2);  // the sum of two would not be float32

@@ -22,6 +22,18 @@ TEST_CASE(
   CHECK(work(g) == cost::OpWork{2.0 * 8 * 16 * 4, 2.0 * (128 + 64 + 32), true, DType::bfloat16});
 }
 
+TEST_CASE("an embedding's gradient that is added in place moves the rows that it adds") {
+  Graph g;
+  const auto sum = g.add_input(Input::Kind::data, "sum", {DType::float32, {1000, 8}});
+  const auto grad = g.add_input(Input::Kind::data, "grad", {DType::float32, {10, 8}});
+  const auto ids = g.add_input(Input::Kind::data, "ids", {DType::int64, {10}});
+  g.add_node("perigee::embedding_backward_",
+             {{"sum", sum}, {"grad_output", grad}, {"indices", ids}},
+             {{DType::float32, {1000, 8}}});
+  // Rows of the sum are read and written.
+  CHECK(cost::work_of(g, g.nodes[0]).bytes == 3 * 320 + 80);
+}
+
 TEST_CASE("an embedding reads the rows it looks up and not the whole table") {
   Graph g;
   const auto table = g.add_input(Input::Kind::parameter, "table", {DType::float32, {50000, 8}});

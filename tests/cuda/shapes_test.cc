@@ -388,6 +388,17 @@ TEST_CASE("random numbers of a part of any size follow from its place in the ten
   }
 }
 
+TEST_CASE("gradients of embeddings of any width are added to named rows") {
+  const auto type = GENERATE(at::kFloat, at::kDouble);
+  const int64_t columns = GENERATE(1, 7, 64), padding = GENERATE(-1, 2);
+  seed(14);
+  same_everywhere("perigee::embedding_backward_",
+                  {{"sum", at::randn({5, columns}, type)},
+                   {"grad_output", at::randn({2, 40, columns}, type)},
+                   {"indices", at::randint(0, 4, {2, 40}, at::kLong)}},
+                  {{"num_weights", int64_t{5}}, {"padding_idx", padding}}, {}, tolerance(type));
+}
+
 TEST_CASE("the steps of all elementwise optimizers take any number of elements") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t n = GENERATE(0, 1, 5, 255, 1027);

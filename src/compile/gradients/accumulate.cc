@@ -1,8 +1,10 @@
 #include "compile/gradients/accumulate.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,12 +42,19 @@ std::optional<Reader> reader_of(const Draft& draft, const DraftInstruction& part
   return Reader{at, outputs[0], std::get<ValueId>(args[0].second), false};
 }
 
-// The products of a section whose results are only added to gradients.
-class ProductSums {
+constexpr std::string_view kProduct = "aten::mm", kEmbedding = "aten::embedding_dense_backward";
+
+// The ops of a section whose results are only added to gradients: those of embeddings, and products
+// if `products` is set.
+class SumsInPlace {
  public:
-  ProductSums(Draft& draft, DraftSection& section, const std::vector<int>& reads,
+  SumsInPlace(Draft& draft, DraftSection& section, const std::vector<int>& reads, bool products,
               TraceSource& traces)
-      : draft_(draft), list_(section.instructions), reads_(reads), traces_(traces) {}
+      : draft_(draft),
+        list_(section.instructions),
+        reads_(reads),
+        products_(products),
+        traces_(traces) {}
 
   void run() {
     find_readers();
@@ -69,17 +78,27 @@ class ProductSums {
         const auto found = readers_.find(draft_.root(v).index);
         if (found != readers_.end()) found->second.push_back(i);
       });
-      if (instruction.op == "aten::mm" && instruction.outputs[0].defined()) {
+      if (adds_in_place(instruction)) {
         readers_[draft_.root(instruction.outputs[0]).index];
       }
     }
   }
 
-  // Returns all readers of a product that can write their gradients itself, or nothing.
+  // Returns whether there is an op that adds the instruction's result to a sum.
+  bool adds_in_place(const Instruction& instruction) const {
+    if (instruction.op != kEmbedding && (!products_ || instruction.op != kProduct)) return false;
+    if (!instruction.outputs[0].defined()) return false;
+    // A gradient that the indices' frequencies scale has a flag that is set.
+    return std::ranges::none_of(instruction.args, [](const auto& argument) {
+      const auto* flag = std::get_if<bool>(&argument.second);
+      return flag && *flag;
+    });
+  }
+
+  // Returns all readers of an op's result whose gradients the op can write itself, or nothing.
   std::vector<Reader> readers_of(size_t i) const {
-    const auto& product = list_[i].instruction;
-    if (product.op != "aten::mm" || !product.outputs[0].defined()) return {};
-    const ValueId made = product.outputs[0];
+    if (!adds_in_place(list_[i].instruction)) return {};
+    const ValueId made = list_[i].instruction.outputs[0];
     const auto& places = readers_.at(draft_.root(made).index);
     if (draft_.value(made).view_of.defined() || !draft_.is_plain(made) ||
         static_cast<size_t>(reads_[made.index]) != places.size()) {
@@ -96,10 +115,13 @@ class ProductSums {
     return runs == list_[i].when ? readers : std::vector<Reader>{};
   }
 
-  // Returns whether the product can write the reader's gradient.
+  // Returns whether the op can write the reader's gradient.
   bool is_writable(size_t i, const Reader& reader) const {
     const auto from = draft_.value(list_[i].instruction.outputs[0]).type;
     const auto& to = draft_.value(reader.gradient).type;
+    const bool embedding = list_[i].instruction.op == kEmbedding;
+    // A sum of 16 bits would be rounded by each row.
+    if (embedding && (!reader.adds || graph::is_half(to.dtype))) return false;
     const bool widens = to.dtype == graph::DType::float32 &&
                         (from.dtype == graph::DType::bfloat16 ||
                          from.dtype == graph::DType::float16);
@@ -128,19 +150,21 @@ class ProductSums {
     return found;
   }
 
-  DraftInstruction fused(const DraftInstruction& product, const Reader& reader) {
+  DraftInstruction fused(const DraftInstruction& added, const Reader& reader) {
     const ProgramValue to = draft_.value(reader.gradient);
     const graph::TensorType type{to.type.dtype,
-                                 draft_.value(product.instruction.outputs[0]).type.shape};
+                                 draft_.value(added.instruction.outputs[0]).type.shape};
     const ValueId target = draft_.add_view(reader.gradient, 0, type, contiguous_strides(type.shape),
                                            to.name);
-    auto args = product.instruction.args;
+    auto args = added.instruction.args;
     args.insert(args.begin(), {"sum", target});
-    auto made = in_place(reader.adds ? "perigee::addmm_" : "perigee::mm_", std::move(args),
-                         {target});
+    auto made = in_place(added.instruction.op == kEmbedding ? "perigee::embedding_backward_"
+                         : reader.adds                      ? "perigee::addmm_"
+                                                            : "perigee::mm_",
+                         std::move(args), {target});
     made.when = list_[reader.at].when;
-    made.instruction.scope = product.instruction.scope;
-    made.instruction.phase = product.instruction.phase;
+    made.instruction.scope = added.instruction.scope;
+    made.instruction.phase = added.instruction.phase;
     set_allocations(draft_, made, traces_);
     return made;
   }
@@ -148,16 +172,17 @@ class ProductSums {
   Draft& draft_;
   std::vector<DraftInstruction>& list_;
   const std::vector<int>& reads_;
+  const bool products_;
   TraceSource& traces_;
-  std::map<int32_t, std::vector<size_t>> readers_;  // of products' results, by root
+  std::map<int32_t, std::vector<size_t>> readers_;  // of the ops' results, by root
   std::set<size_t> gone_;
 };
 
 }  // namespace
 
-void accumulate_products(Draft& draft, TraceSource& traces) {
+void accumulate_in_place(Draft& draft, bool products, TraceSource& traces) {
   const auto reads = count_reads(draft);
-  for (auto& section : draft.sections) ProductSums(draft, section, reads, traces).run();
+  for (auto& section : draft.sections) SumsInPlace(draft, section, reads, products, traces).run();
 }
 
 void accumulate_casts(Draft& draft) {

@@ -53,7 +53,8 @@ Collector::Collector(Draft& draft, const Source& source, const Gradients& gradie
       node = nullptr;
     }
     origins_.back() = v;
-    if (!node) continue;
+    // A summand in a low precision is cast when it is added.
+    if (!node || graph.type(v).dtype != draft.value(parameter.value).type.dtype) continue;
     const ValueId target = v == parameter.first()
                                ? parameter.value
                                : draft.add_view(parameter.value, 0, graph.type(v),

@@ -39,6 +39,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::cross_entropy", kernels::cross_entropy},
       {"perigee::cross_entropy_backward", kernels::cross_entropy_backward},
       {"perigee::dropout", kernels::dropout},
+      {"perigee::embedding_backward_", kernels::embedding_backward_in_place},
       {"perigee::gelu_backward_sum", kernels::gelu_backward_sum},
       {"perigee::layer_norm_backward_add", kernels::layer_norm_backward},
       {"perigee::mm_", kernels::product_in_place},

@@ -51,6 +51,9 @@ Kernel activated_product(const Arguments& arguments);
 // instructions for bfloat16, else by LibTorch's BLAS.
 Kernel product_in_place(const Arguments& arguments);
 
+// perigee::embedding_backward_ of float32 and float64; the reference's kernel for other types.
+Kernel embedding_backward_in_place(const Arguments& arguments);
+
 // float32, float64 and bfloat16, of a sum and with an addition too: perigee::add_rms_norm and
 // rms_norm_backward_add, add_layer_norm and layer_norm_backward_add. A norm has the same bits with
 // and without the addition before it.

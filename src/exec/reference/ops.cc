@@ -70,6 +70,22 @@ Kernel product_in_place(const Arguments& a) {
   };
 }
 
+// LibTorch's sums over equal indices have one order: on a CPU by index_add_, on a GPU by index_put_.
+Kernel embedding_backward_in_place(const Arguments& a) {
+  return [sum = a.operand("sum"), grad = a.operand("grad_output"), indices = a.operand("indices"),
+          padding = a.integer("padding_idx", -1)](Operands in, Results, const Draw&) {
+    auto to = in[sum];
+    const auto index = in[indices].reshape({-1}).to(at::kLong);
+    auto rows = in[grad].reshape({-1, to.size(1)}).to(to.scalar_type());
+    if (padding >= 0) rows = rows.masked_fill(index.eq(padding).unsqueeze(1), 0);
+    if (to.is_cuda()) {
+      to.index_put_({index}, rows, /*accumulate=*/true);
+    } else {
+      to.index_add_(0, index, rows);
+    }
+  };
+}
+
 Kernel cast(const Arguments& a) {
   return [self = a.operand("self"), dtype = result_type(a)](Operands in, Results out, const Draw&) {
     out[0] = in[self].to(dtype, /*non_blocking=*/false, /*copy=*/true);
@@ -419,6 +435,7 @@ const std::map<std::string_view, Maker> kOps = {
     {"aten::native_layer_norm", layer_norm},
     {"aten::native_layer_norm_backward", layer_norm_backward},
     {"perigee::addmm_", product_in_place},
+    {"perigee::embedding_backward_", embedding_backward_in_place},
     {"perigee::mm_", product_in_place},
     {"perigee::reshape", reshape},
     {"perigee::expand", expand},

@@ -143,7 +143,7 @@ bool scale_by_group(Program& program) {
 // The first gradient that is added to the sum of earlier microbatches.
 bool skip_accumulation(Program& program) {
   for (auto& section : program.sections) {
-    if (section.name().starts_with("prologue")) continue;
+    if (section.name().starts_with("prologue") || section.name().ends_with("_first")) continue;
     auto& list = section.instructions;
     const auto at = std::find_if(list.begin(), list.end(), [](const Instruction& i) {
       return i.op == "perigee::accumulate_" || i.op == "perigee::addmm_";

@@ -1,5 +1,6 @@
 #include "compile/graph/fuse/fold_casts.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,7 @@ std::string_view upstream_of(std::string_view op) {
 
 class FoldCasts {
  public:
-  FoldCasts(Graph graph, bool summands)
+  FoldCasts(Graph graph, FoldedSummands summands)
       : graph_(std::move(graph)),
         summands_(summands),
         counts_(count_readers(graph_)),
@@ -43,7 +44,7 @@ class FoldCasts {
   Graph run() {
     for (auto& node : graph_.nodes) {
       if (node.op == "aten::add.Tensor") {
-        if (summands_) fold_summand(node);
+        if (folds_summand(node)) fold_summand(node);
       } else if (node.op == "aten::native_layer_norm" || node.op == "perigee::rms_norm") {
         fold_result(node);
       } else if (const auto upstream = upstream_of(node.op); !upstream.empty()) {
@@ -70,6 +71,13 @@ class FoldCasts {
     const bool widens = graph_.type(v).dtype == DType::float32 &&
                         graph::is_half(graph_.type(source).dtype);
     return widens ? source : ValueId{};
+  }
+
+  bool folds_summand(const Node& sum) const {
+    if (summands_ != FoldedSummands::of_values) return summands_ == FoldedSummands::all;
+    return std::ranges::none_of(graph_.outputs, [&](const graph::Output& output) {
+      return output.kind == graph::Output::Kind::gradient && output.value == sum.outputs[0];
+    });
   }
 
   static void set(Node& node, std::string_view name, ValueId v) {
@@ -148,7 +156,7 @@ class FoldCasts {
   }
 
   Graph graph_;
-  const bool summands_;
+  const FoldedSummands summands_;
   std::vector<int> counts_;                   // by value, with outputs of the graph
   std::vector<std::vector<NodeId>> readers_;  // by value
   std::vector<ValueId> read_;                 // by value: what its readers read in its place
@@ -156,6 +164,8 @@ class FoldCasts {
 
 }  // namespace
 
-Graph fold_casts(Graph graph, bool summands) { return FoldCasts(std::move(graph), summands).run(); }
+Graph fold_casts(Graph graph, FoldedSummands summands) {
+  return FoldCasts(std::move(graph), summands).run();
+}
 
 }  // namespace perigee::compile

@@ -17,13 +17,20 @@ class SplitGradients {
   explicit SplitGradients(const Graph& graph)
       : graph_(graph), readers_(count_readers(graph)), sums_(graph.nodes.size()) {}
 
-  // Returns the summands of a gradient, in the order in which they are computed.
+  // Returns the summands of a gradient, in the order in which they are computed. The last one has the
+  // gradient's type, others a low precision where they were cast for the addition.
   std::vector<ValueId> summands_of(ValueId gradient) {
     std::vector<ValueId> summands;
     collect(gradient, summands);
-    std::sort(summands.begin(), summands.end(), [&](ValueId a, ValueId b) {
-      return graph_.values[a.index].producer < graph_.values[b.index].producer;
-    });
+    const auto is_earlier = [&](ValueId a, ValueId b) {
+      return producer(source_of(a)) < producer(source_of(b));
+    };
+    std::ranges::sort(summands, is_earlier);
+    for (size_t i = 0; i + 1 < summands.size(); ++i) {
+      const auto source = source_of(summands[i]);
+      if (source != summands[i]) sums_[producer(summands[i])] = true;
+      summands[i] = source;
+    }
     return summands;
   }
 
@@ -31,6 +38,16 @@ class SplitGradients {
   const std::vector<bool>& sums() const { return sums_; }
 
  private:
+  graph::NodeId producer(ValueId v) const { return graph_.values[v.index].producer; }
+
+  // Returns what a cast of a summand from a low precision casts, else the summand.
+  ValueId source_of(ValueId v) const {
+    const auto* cast = producer(v) < 0 ? nullptr : &graph_.nodes[producer(v)];
+    if (!cast || cast->op != "perigee::cast" || readers_[v.index] != 1) return v;
+    const auto source = cast->get<ValueId>("self", {});
+    return graph::is_half(graph_.type(source).dtype) ? source : v;
+  }
+
   void collect(ValueId v, std::vector<ValueId>& summands) {
     const auto producer = graph_.values[v.index].producer;
     const auto* sum = producer < 0 ? nullptr : &graph_.nodes[producer];
