@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "compile/draft/fuse_activations.h"
+#include "compile/draft/keep_casts.h"
 #include "compile/draft/product_ways.h"
 #include "compile/gradients/accumulate.h"
 #include "compile/gradients/loss_scale.h"
@@ -306,6 +307,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
        [](DraftState& s) { make_step_section(s.draft, *s.source, s.gradients, s.microbatches.factor); }},
       {"make_average_sections", "adds averages of copies of the model",
        [](DraftState& s) { make_average_sections(s.draft, *s.source, s.gradients); }},
+      {"keep_casts", "keeps casts of weights from step to step", [](DraftState& s) { keep_casts(s.draft, *s.source); }},
       {"receive_ahead", "receives a pipeline's messages one run early",
        [](DraftState& s) { if (s.plan.overlap.receives) receive_ahead(s.draft); }},
       {"accumulate_casts", "adds low-precision gradients to their sums without a cast",

@@ -166,6 +166,7 @@ std::string print(const Program& program) {
   for (const auto& run : program.order) {
     fmt::format_to(to, " {}({})", program.sections[run.section].name(), run.microbatch);
     if (run.every > 1) fmt::format_to(to, " every {} steps", run.every);
+    if (run.after_writes) fmt::format_to(to, " after writes");
   }
   return out + '\n';
 }
@@ -203,7 +204,10 @@ std::string summary(const Program& program) {
       if (!first.defined()) each_operand(instruction, [&](ValueId v) { first = v; });
       if (first.defined()) count.bytes += program.values[first.index].type.bytes();
     }
-    const auto seldom = every > 1 ? fmt::format(" every {} steps", every) : "";
+    const bool refreshes = section.role.kind == SectionKind::refresh;
+    const auto seldom = refreshes   ? " after writes"
+                        : every > 1 ? fmt::format(" every {} steps", every)
+                                    : "";
     fmt::format_to(to, "{} x {}{}: {} ops", section.name(), runs, seldom, ops);
     for (const auto& [name, count] : collectives) {
       fmt::format_to(to, ", {} {} ({})", count.times, name,

@@ -157,6 +157,10 @@ struct Run {
   int32_t microbatch = 0;
   int32_t slot = 0;
   int64_t every = 1;  // runs only in steps whose number is a multiple
+  bool after_writes =
+      false;  // runs only in steps before which the host may have written parameters
+
+  bool in_every_step() const { return every == 1 && !after_writes; }
 };
 
 // A named tensor the host reads or writes between steps.

@@ -12,6 +12,7 @@ namespace perigee::compile {
 // With a pipeline, `micro` is replaced by `forward`, `backward` and `weights` of each part of the
 // rank's stage.
 enum class SectionKind : uint8_t {
+  refresh,       // writes kept weights of a low precision after the host has written weights
   prologue,      // counts labels, microbatch by microbatch (only where needed)
   prologue_end,  // averages them over ranks
   micro,         // forward and backward pass of a microbatch
@@ -43,8 +44,9 @@ struct SectionRole {
 
   // Returns "micro_first", "backward.3.kept.piece1", "average.4", ...
   std::string name() const {
-    static constexpr const char* kNames[] = {"prologue", "prologue_end", "micro", "forward",
-                                             "backward", "weights",      "step",  "average"};
+    static constexpr const char* kNames[] = {"refresh", "prologue", "prologue_end",
+                                             "micro",   "forward",  "backward",
+                                             "weights", "step",     "average"};
     std::string text = kNames[static_cast<int>(kind)];
     if (part.defined()) text += "." + to_string(part);
     if (kind == SectionKind::average) text += "." + std::to_string(period);

@@ -16,6 +16,7 @@ enum class ValueRole : uint8_t {
   flat_parameters,      // the weights of a bucket; subject: the bucket
   whole_parameters,     // a unit's weights, gathered once a step; subject: the unit
   gathered_parameters,  // a unit's weights, gathered where they are used; subject: the unit
+  kept_parameters,      // weights in a low precision, kept from step to step; subject: that of the weights
   flat_gradients,       // the gradients of a bucket, a part or a rounded copy; subject: the bucket
   flat_states,          // the optimizer's state for a bucket; subject: the bucket
   state,                // the optimizer's state for a parameter; subject: the parameter

@@ -69,6 +69,10 @@ struct Executor::Impl {
   std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
   Executor::StepTimes times;                       // of the last step
   std::optional<Replay> replay;
+  bool refreshes = false;  // the program has runs that follow writes of the host
+  bool written = true;     // the host may have written parameters since the last step
+  std::shared_ptr<char> handle =
+      std::make_shared<char>();      // shared by parameters given to the host
   RecordedStep* recorded = nullptr;  // while its work is submitted
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
@@ -112,6 +116,9 @@ struct Executor::Impl {
   size_t place_of(int32_t event, const compile::Run& run) const {
     const auto copy = program.copy_of(run.slot, program.sections[run.section].frame);
     return static_cast<size_t>(event) * copies + (once[event] ? 0 : copy);
+  }
+  bool runs_now(const compile::Run& run, int64_t step) const {
+    return step % run.every == 0 && (written || !run.after_writes);
   }
   void wait(size_t event);
   void settle();
@@ -346,11 +353,13 @@ void Executor::Impl::run(const StepInputs& inputs) {
     }
   }
   waits.clear();
+  written = written || handle.use_count() > 1;
   if (replay && !recording) {
     submit_replayed(inputs);
   } else {
     submit(inputs);
   }
+  written = false;
   times = {.submitted = now() - started};
   device.synchronize([this] { communicator.check(); });
   if (replay && !recording) replay->ended(now() - started);
@@ -360,7 +369,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
 
 void Executor::Impl::submit_replayed(const StepInputs& inputs) {
   Replay::Step step{.number = inputs.step};
-  for (const auto& run : program.order) step.runs.push_back(inputs.step % run.every == 0);
+  for (const auto& run : program.order) step.runs.push_back(runs_now(run, inputs.step));
   step.batches = [&] {
     std::vector<at::Tensor> batches;
     for (size_t r = 0; r < program.order.size(); ++r) {
@@ -393,7 +402,7 @@ void Executor::Impl::submit(const StepInputs& inputs) {
             .microbatches = program.microbatches * program.model_copies};
   for (auto& event : events) event.first.reset();  // of a step that could not be recorded
   for (const auto& run : program.order) {
-    if (inputs.step % run.every != 0) continue;
+    if (!runs_now(run, inputs.step)) continue;
     draw.microbatch = run.microbatch * program.model_copies + program.model_copy;
     run_section(run, inputs, draw);
   }
@@ -411,6 +420,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   }
   impl_->copies = static_cast<size_t>(p.most_copies());
   impl_->once = compile::started_once(p);
+  impl_->refreshes = std::ranges::any_of(p.order, &compile::Run::after_writes);
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   connect_groups(p, communicator, mesh);
   place_one_copies(p, communicator, mesh, impl_->device, impl_->arena);
@@ -451,7 +461,12 @@ at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
 }
 
 at::Tensor Executor::tensor(const Binding& binding) const {
-  return impl_->tensor_of(binding.value, impl_->arena.bases());
+  const auto tensor = impl_->tensor_of(binding.value, impl_->arena.bases());
+  if (!impl_->refreshes || binding.kind != Binding::Kind::parameter) return tensor;
+  impl_->written = true;
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+      [tensor, handle = impl_->handle](void*) {}, tensor.options(), tensor.device());
 }
 
 std::vector<std::string> Executor::names(Binding::Kind kind) const {

@@ -150,7 +150,8 @@
 //       gradient itself where step is 1. With `guarded` and a scale that is NaN nothing changes. Types: all self's, or
 //       self and states float32 and gradient bfloat16 or float16, or self bfloat16, states float32, gradient float32
 //       or bfloat16 and one more operand `noise` (float32 [n], uniform in [0, 1)): self is rounded up where noise is
-//       below the fraction that rounding discards, else down
+//       below the fraction that rounding discards, else down. With one more operand `low` (bfloat16 or float16 [n];
+//       self is float32) low = self, rounded to nearest
 //   perigee::adafactor_sums_(self, weights, gradients, scale, begins, shape)
 //   perigee::adafactor_moments_(self, sums, row_var, col_var | variance, gradients, scale, step, begins, shape,
 //       beta2_decay)

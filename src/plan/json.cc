@@ -23,15 +23,17 @@ json to_json(const Precision& precision) {
                      {"growth_interval", scale.growth_interval}};
   if (scale.min_scale != 0) loss_scale["min_scale"] = scale.min_scale;
   if (scale.hysteresis != 1) loss_scale["hysteresis"] = scale.hysteresis;
-  return {{"dtype", dtype(precision.dtype)},
-          {"parameters", name_of(precision.parameters)},
-          {"gradients", dtype(precision.gradients)},
-          {"allow", precision.allow},
-          {"deny", precision.deny},
-          {"promote", precision.promote},
-          {"scopes", precision.scopes},
-          {"skip_nonfinite", precision.skip_nonfinite},
-          {"loss_scale", loss_scale}};
+  json result = {{"dtype", dtype(precision.dtype)},
+                 {"parameters", name_of(precision.parameters)},
+                 {"gradients", dtype(precision.gradients)},
+                 {"allow", precision.allow},
+                 {"deny", precision.deny},
+                 {"promote", precision.promote},
+                 {"scopes", precision.scopes},
+                 {"skip_nonfinite", precision.skip_nonfinite},
+                 {"loss_scale", loss_scale}};
+  if (precision.keep_weights) result["keep_weights"] = true;
+  return result;
 }
 
 // Leaves out keys with their default value.

@@ -280,7 +280,7 @@ graph::Adapters parse_adapters(const Field& field) {
 
 Precision parse_precision(const Field& field) {
   field.allow({"dtype", "parameters", "gradients", "allow", "deny", "promote", "scopes",
-               "skip_nonfinite", "loss_scale"});
+               "keep_weights", "skip_nonfinite", "loss_scale"});
   using Parameters = Precision::Parameters;
   Precision precision;
   if (field.has("dtype")) precision.dtype = parse_dtype(field.at("dtype"));
@@ -291,6 +291,7 @@ Precision parse_precision(const Field& field) {
   precision.deny = field.at("deny").texts();
   precision.promote = field.at("promote").texts();
   precision.scopes = field.at("scopes").texts();
+  if (field.has("keep_weights")) precision.keep_weights = field.at("keep_weights").boolean();
   precision.skip_nonfinite = field.at("skip_nonfinite").boolean();
   const auto scale = field.at("loss_scale");
   scale.allow({"kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval",

@@ -82,6 +82,27 @@ void verify_kept_microbatches(const Plan& plan) {
   }
 }
 
+void verify_kept_weights(const Plan& plan) {
+  if (!plan.precision.keep_weights) return;
+  if (!plan.precision.dtype || plan.precision.parameters == Precision::Parameters::low) {
+    fail(
+        "plan",
+        "precision.keep_weights keeps float32 weights in a low precision beside them, but the plan "
+        "has {}: leave it out",
+        plan.precision.dtype ? "no float32 weights" : "no low precision");
+  }
+  for (const auto& unit : plan.units) {
+    const bool masters = plan.precision.parameters == Precision::Parameters::masters;
+    if (unit.level < 3 && !masters) continue;
+    fail("plan",
+         "precision.keep_weights keeps low weights that a rank has whole beside float32 ones, but "
+         "those of unit \"{}\" are {}: leave it out{}",
+         unit.name,
+         masters ? "gathered in a low precision (half), once a step" : "stored in parts (fsdp)",
+         masters ? "" : ", or use zero1 or zero2");
+  }
+}
+
 void verify_deferred(const Plan& plan, const graph::Graph& graph) {
   const auto& overlap = plan.overlap;
   if (overlap.deferred_limit < 0) {
@@ -430,6 +451,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   check_kinds("bulk", plan.overlap.bulk, Overlap::all_bulk());
   verify_units(plan, graph);
   verify_deferred(plan, graph);
+  verify_kept_weights(plan);
   verify(plan.precision, graph);
   if (plan.fp8) verify(*plan.fp8, graph);
   verify_rewrites(plan, graph);

@@ -62,6 +62,9 @@ struct Precision {
   // Ops outside these scopes compute as captured. Empty: all ops are inside.
   std::vector<std::string> scopes;
 
+  // Casts of float32 weights to `dtype` outlive a step: the optimizer writes them beside the weights,
+  // and no microbatch casts.
+  bool keep_weights = false;
   // Skip the update of a step with a non-finite gradient on any rank.
   bool skip_nonfinite = false;
   LossScale loss_scale;

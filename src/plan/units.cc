@@ -90,6 +90,7 @@ bool stores_parts(const Plan& plan, const Unit& unit) {
 std::string_view why_no_one_copy(const Plan& plan, int level) {
   if (level == 3) return "they store them in parts";
   if (stores_parts(plan, {.level = level})) return "they store half's masters in parts";
+  if (plan.precision.keep_weights) return "each keeps them in a low precision, too (keep_weights)";
   if (plan.overlap.step) return "overlap.step writes weights that other ranks still read";
   if (!plan.copy_axes.empty()) return "local_sgd trains copies of the model, which differ";
   return "";

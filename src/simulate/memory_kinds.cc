@@ -122,7 +122,8 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
   for (size_t v = 0; v < program.values.size(); ++v) {
     const ValueId value{static_cast<int32_t>(v)};
     const auto role = program.values[v].name.role;
-    if (role == compile::ValueRole::whole_parameters) give(value, kParameters);
+    if (role == compile::ValueRole::whole_parameters || role == compile::ValueRole::kept_parameters)
+      give(value, kParameters);
     if (role == compile::ValueRole::gradient) give(value, kGradients);
   }
   for (const auto v : saved_values(program)) {

@@ -19,7 +19,7 @@ std::map<Key, OpRow> rows_of(const compile::Program& program, const mesh::Mesh& 
                              OpCosts& costs, bool by_scope) {
   std::vector<int64_t> runs(program.sections.size());
   for (const auto& run : program.order) {
-    if (run.every == 1) ++runs[run.section];
+    if (run.in_every_step()) ++runs[run.section];
   }
   std::map<Key, OpRow> rows;
   for (size_t s = 0; s < program.sections.size(); ++s) {

@@ -184,6 +184,7 @@ class Engine {
     state.blocked = SIZE_MAX;
     for (; state.run < state.program->order.size(); ++state.run, state.step = 0) {
       const auto& run = state.program->order[state.run];
+      if (run.after_writes) continue;
       const auto& list = state.steps->sections[run.section];
       if (state.step == 0) {
         for (const auto& [stream, seconds] : state.steps->hidden[run.section]) {

@@ -413,6 +413,13 @@ TEST_CASE("the steps of all elementwise optimizers take any number of elements")
                          {"scale", scalar(0.5)}};
   const Args numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   same_everywhere("perigee::adam_", moments, numbers, {}, tolerance(type));
+  if (type == at::kFloat) {
+    for (const auto low : {at::kBFloat16, at::kHalf}) {
+      auto both = moments;
+      both.emplace_back("low", shifted({n}, low));
+      same_everywhere("perigee::adamw_", both, numbers, {}, tolerance(type));
+    }
+  }
   auto one = moments;
   std::erase_if(one, [](const auto& operand) { return operand.first == "exp_avg_sq"; });
   same_everywhere("perigee::lion_", one, {{"weight_decay", 0.1}}, {}, tolerance(type));

@@ -187,6 +187,32 @@ TEST_CASE("a guarded optimizer changes nothing if the scale is not a number") {
   REQUIRE(first.eq(0).all().item<bool>() == guarded);
 }
 
+TEST_CASE("a step writes its new weights in a low precision, too") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const bool skips = GENERATE(false, true);
+  at::manual_seed(3);
+  const auto start = at::randn({70001}), gradient = at::randn({70001});
+  const auto one = at::full({}, 1.0, at::kDouble),
+             scale = at::full({}, skips ? std::nan("") : 1.0, at::kDouble);
+  for (const int threads : {1, 2}) {
+    const OpThreads given(threads);
+    const auto before = at::zeros({70001}, type);
+    auto plain = start.clone(), weights = start.clone(), low = before.clone();
+    for (const bool both : {false, true}) {
+      Named in = {{"self", both ? weights : plain},
+                  {"exp_avg", at::zeros({70001})},
+                  {"gradient", gradient},
+                  {"lr", one},
+                  {"step", one},
+                  {"scale", scale}};
+      if (both) in.emplace_back("low", low);
+      call(cpu_kernel, "perigee::lion_", in, {{"guarded", true}}, {});
+    }
+    CHECK(weights.equal(plain));
+    CHECK(low.equal(skips ? before : plain.to(type)));
+  }
+}
+
 TEST_CASE("a step of masters by low gradients equals the step by the same float32 numbers") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   at::manual_seed(3);

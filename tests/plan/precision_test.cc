@@ -30,6 +30,7 @@ Precision example() {
           .gradients = DType::float32,
           .allow = {"aten::sum"},
           .deny = {"aten::mm"},
+          .keep_weights = true,
           .skip_nonfinite = true,
           .loss_scale = {.kind = LossScale::Kind::dynamic,
                          .init_scale = 1024,

@@ -18,6 +18,10 @@ LIKE_TORCH = 0.05  # largest difference of a loss: sums in bf16 are in another o
 ACTIVATIONS = """local m = require "perigee.methods"
 return { m.parallel_mode {}, m.amp_native { dtype = "bf16" }, m.overlap { activations = true } }
 """
+# Weights that are kept in bf16, too, and weight gradients that products add up in float32.
+KEPT = """local m = require "perigee.methods"
+return { m.parallel_mode {}, m.amp_native { dtype = "bf16", keep_weights = true }, m.overlap { accumulate = true } }
+"""
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bf16 products
 
 
@@ -54,10 +58,11 @@ def gpt2(machine, session):
     against_torch(machine, session, {**size, "tokens": str(tokens), "weights": str(weights)}, steps, figures)
     job = write_tables(session, "gpt2-graphs", {**tables, "cluster": {"graphs": "auto"}}, strategy="amp_native")
     compared(machine, session, size, "graphs", job, steps, figures)
-    strategy = session.scratch / "activations.lua"
-    strategy.write_text(ACTIVATIONS)
-    job = write_tables(session, "gpt2-activations", tables, strategy=str(strategy))
-    compared(machine, session, size, "activations", job, steps, figures)
+    for way, text in (("activations", ACTIVATIONS), ("kept", KEPT)):
+        strategy = session.scratch / f"{way}.lua"
+        strategy.write_text(text)
+        job = write_tables(session, f"gpt2-{way}", tables, strategy=str(strategy))
+        compared(machine, session, size, way, job, steps, figures)
     return figures
 
 

@@ -53,7 +53,8 @@ struct DraftSection {
   SectionRole role;
   bool repeats = false;  // runs once for every microbatch, else once for the step
   std::vector<DraftInstruction> instructions;
-  int64_t every = 1;  // of the step's sections: runs in steps whose number is a multiple
+  int64_t every = 1;          // of the step's sections: runs in steps whose number is a multiple
+  bool after_writes = false;  // Run::after_writes
 };
 
 struct Draft {

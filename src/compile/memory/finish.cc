@@ -217,8 +217,8 @@ Program finish(Draft draft) {
     if (!section.role.part.defined()) {
       const int64_t runs = section.repeats ? count : 1;
       for (int64_t m = 0; m < runs; ++m) {
-        program.order.push_back(
-            {variant_of(s, m, runs), static_cast<int32_t>(m), 0, section.every});
+        program.order.push_back({variant_of(s, m, runs), static_cast<int32_t>(m), 0, section.every,
+                                 section.after_writes});
       }
     } else if (!std::exchange(parts_done, true)) {
       const auto runs = runs_of(draft);

@@ -62,6 +62,8 @@ struct OptimizerTensors {
   unsigned held = 0;                   // bit k: states[k] exists
   const void* gradient;
   const float* noise = nullptr;  // for bfloat16 parameters
+  void* low = nullptr;           // of float32 parameters: their values in `low_element`, 16 bits
+  Element low_element = Element::bfloat16;
 };
 
 // One step of an optimizer on a bucket. The last argument only selects the optimizer by its type.

@@ -1,5 +1,6 @@
 // The elementwise optimizers (optim/all.h) over flat buckets.
 #include <cstring>
+#include <type_traits>
 
 #include "cuda/kernels/element.cuh"
 #include "optim/elementwise.h"
@@ -30,6 +31,23 @@ __device__ void store_rounded(__nv_bfloat16* p, int64_t i, float v, const float*
   p[i] = __ushort_as_bfloat16(static_cast<unsigned short>((bits + add) >> 16));
 }
 
+// Memory of new values in a low precision, or nullptr.
+struct Low {
+  void* at;
+  bool half;  // float16, else bfloat16
+};
+template <class T>
+__device__ void store_low(const Low& low, int64_t i, Wide<T> v) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!low.at) return;
+    if (low.half) {
+      store(static_cast<__half*>(low.at), i, v);
+    } else {
+      store(static_cast<__nv_bfloat16*>(low.at), i, v);
+    }
+  }
+}
+
 template <class S>
 struct States {
   S* at[kMostOptimizerStates];
@@ -37,8 +55,8 @@ struct States {
 
 // Parameters T, states S, gradients G.
 template <class O, unsigned kHeld, class T, class S, class G>
-__global__ void update_elements(T* p, States<S> states, const G* g, const float* noise, int64_t n,
-                                typename O::Numbers numbers, StepScalars scalars) {
+__global__ void update_elements(T* p, States<S> states, const G* g, const float* noise, Low low,
+                                int64_t n, typename O::Numbers numbers, StepScalars scalars) {
   using W = Wide<T>;
   __shared__ typename O::template Constants<W> shared;
   if (threadIdx.x == 0) shared = O::template constants<W>(numbers, read(scalars));
@@ -56,6 +74,7 @@ __global__ void update_elements(T* p, States<S> states, const G* g, const float*
       if (kHeld >> k & 1) store(states.at[k], i, state[k]);
     }
     store_rounded(p, i, weight, noise);
+    store_low<T>(low, i, weight);
   }
 }
 
@@ -91,7 +110,7 @@ void step_held(const OptimizerTensors& t, const OptimizerTypes& types,
     for (int k = 0; k < kMostOptimizerStates; ++k) states.at[k] = static_cast<S*>(t.states[k]);
     launch(update_elements<O, kHeld, T, S, G>, blocks_for(t.elements, 4), kThreads, stream,
            static_cast<T*>(t.parameter), states, static_cast<const G*>(t.gradient), t.noise,
-           t.elements, numbers, scalars);
+           Low{t.low, t.low_element == Element::float16}, t.elements, numbers, scalars);
   });
 }
 

@@ -39,6 +39,10 @@ OptimizerTensors tensors_of(const OptimizerArguments& a, Operands in) {
                               .held = a.held(),
                               .gradient = in[a.gradient].const_data_ptr(),
                               .noise = a.noise < 0 ? nullptr : in[a.noise].const_data_ptr<float>()};
+  if (a.low >= 0) {
+    tensors.low = in[a.low].mutable_data_ptr();
+    tensors.low_element = element_of(in[a.low].scalar_type());
+  }
   for (size_t k = 0; k < a.states.size(); ++k) {
     if (a.states[k] >= 0) tensors.states[k] = in[a.states[k]].mutable_data_ptr();
   }

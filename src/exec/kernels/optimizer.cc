@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/fail.h"
@@ -87,6 +88,17 @@ PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_UPDATES)
 #undef PERIGEE_UPDATES
 #undef PERIGEE_UPDATE
 
+// Copies weights to their low values while they are in the first-level cache.
+#define PERIGEE_COPY_LOW(T)                                         \
+  PERIGEE_SIMD void copy_low(const float* from, T* to, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) store(to, i, load(from, i));    \
+  }
+PERIGEE_COPY_LOW(c10::BFloat16)
+PERIGEE_COPY_LOW(c10::Half)
+#undef PERIGEE_COPY_LOW
+
+constexpr int64_t kCached = 1024;  // elements of weights, gradient and states in that cache
+
 double scalar(std::span<const Tensor> in, int position, double otherwise) {
   return position < 0 ? otherwise : *in[position].const_data_ptr<double>();
 }
@@ -127,6 +139,15 @@ T* data(std::span<const Tensor> in, int position, int64_t begin) {
   return position < 0 ? nullptr : in[position].mutable_data_ptr<T>() + begin;
 }
 
+void copy_low(const Tensor& weights, const Tensor& low, int64_t begin, int64_t count) {
+  const auto* from = weights.const_data_ptr<float>() + begin;
+  if (low.scalar_type() == at::kHalf) {
+    copy_low(from, low.mutable_data_ptr<c10::Half>() + begin, count);
+  } else {
+    copy_low(from, low.mutable_data_ptr<c10::BFloat16>() + begin, count);
+  }
+}
+
 template <class O>
 Kernel kernel_of(const Arguments& arguments) {
   return [a = OptimizerArguments::of<O>(arguments), numbers = numbers_of<O>(arguments)](
@@ -136,7 +157,7 @@ Kernel kernel_of(const Arguments& arguments) {
                              .scale = scalar(in, a.scale, 1),
                              .weight_decay = a.weight_decay.of(in)};
     if (a.guarded && now.scale != now.scale) return;
-    each_range(a, in, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+    const auto update = [&]<class T, class S, class G>(int64_t begin, int64_t end) {
       Elements<T, S, G> elements = {.parameter = data<T>(in, a.self, begin),
                                     .states = {},
                                     .gradient = data<G>(in, a.gradient, begin),
@@ -147,6 +168,14 @@ Kernel kernel_of(const Arguments& arguments) {
       }
       run(static_cast<const O*>(nullptr), elements, a.held(),
           O::template constants<Wide<T>>(numbers, now));
+    };
+    each_range(a, in, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+      if (a.low < 0) return update.template operator()<T, S, G>(begin, end);
+      for (; begin < end; begin += kCached) {
+        const int64_t count = std::min(kCached, end - begin);
+        update.template operator()<T, S, G>(begin, begin + count);
+        copy_low(in[a.self], in[a.low], begin, count);
+      }
     });
   };
 }

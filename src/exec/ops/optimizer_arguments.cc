@@ -14,6 +14,7 @@ OptimizerArguments::OptimizerArguments(const Arguments& a, std::vector<int> of_s
       step(a.operand("step")),
       scale(a.optional_operand("scale")),
       noise(a.optional_operand("noise")),
+      low(a.optional_operand("low")),
       states(std::move(of_states)),
       weight_decay(a, "weight_decay"),
       guarded(a.flag("guarded", false)) {}
@@ -36,11 +37,18 @@ OptimizerArguments::Types OptimizerArguments::types(std::span<const at::Tensor> 
                          in[other].scalar_type() == type);
   };
   const bool fits = p.is_contiguous() && same(gradient, types.gradient) &&
-                    same(noise, at::kFloat) && std::ranges::all_of(states, [&](int state) {
-                      return same(state, types.state);
-                    });
+                    same(noise, at::kFloat) && fits_low(in) &&
+                    std::ranges::all_of(states,
+                                        [&](int state) { return same(state, types.state); });
   if (!fits) refuse(in);
   return types;
+}
+
+bool OptimizerArguments::fits_low(std::span<const at::Tensor> in) const {
+  if (low < 0) return true;
+  const auto type = in[low].scalar_type();
+  return in[self].scalar_type() == at::kFloat && (type == at::kBFloat16 || type == at::kHalf) &&
+         in[low].is_contiguous() && in[low].numel() == in[self].numel();
 }
 
 void OptimizerArguments::refuse(std::span<const at::Tensor> in) const {

@@ -20,6 +20,7 @@ namespace perigee::exec {
 struct OptimizerArguments {
   std::string name;
   int self, gradient, lr, step, scale, noise;
+  int low;                  // self, rounded to nearest, of a low precision
   std::vector<int> states;  // in the order of the optimizer's kStates
   StepNumber weight_decay;
   bool guarded;  // a NaN scale leaves parameters and states unchanged
@@ -46,6 +47,7 @@ struct OptimizerArguments {
   [[noreturn]] void refuse(std::span<const at::Tensor> in) const;
 
  private:
+  bool fits_low(std::span<const at::Tensor> in) const;
   OptimizerArguments(const Arguments& arguments, std::vector<int> states);
 };
 

@@ -15,7 +15,7 @@ struct AmpConfig : LossScaleConfig {
   std::string dtype = "fp16";
   Names match;
   std::vector<std::string> allow, deny, promote;
-  bool log = false;
+  bool keep_weights = false, log = false;
 };
 
 class AmpNative : public MethodWith<AmpConfig> {
@@ -49,6 +49,11 @@ class AmpNative : public MethodWith<AmpConfig> {
             {.name = "promote",
              .member = &C::promote,
              .doc = "ops that compute in the widest type of their operands"},
+            {.name = "keep_weights",
+             .member = &C::keep_weights,
+             .doc =
+                 "keep weights in dtype beside the float32 ones; the optimizer writes both, and no "
+                 "microbatch casts them"},
             {.name = "log",
              .member = &C::log,
              .doc = "note in the plan how each kind of op computes, and why"}},
@@ -76,6 +81,7 @@ class AmpNative : public MethodWith<AmpConfig> {
     precision.deny = named_ops(graph, given.deny, "deny", name());
     precision.promote = named_ops(graph, given.promote, "promote", name());
     if (config.has("match")) precision.scopes = matching_scopes(graph, given.match.list, name());
+    precision.keep_weights = given.keep_weights;
     set_loss_scale(precision, given, config, name());
     verify(precision, graph);
     plan.decisions.push_back({"amp_native", sentence(precision, graph)});
@@ -107,7 +113,7 @@ class AmpNative : public MethodWith<AmpConfig> {
     }
     if (castable && !precision.scopes.empty()) text += "; within " + join(precision.scopes);
     if (castable) text += ")";
-    return text + loss_scale_sentence(precision);
+    return text + kept_weights_sentence(precision) + loss_scale_sentence(precision);
   }
 
   // Records the number of ops of each kind and compute type as a decision.

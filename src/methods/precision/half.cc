@@ -10,7 +10,7 @@ using Parameters = plan::Precision::Parameters;
 
 struct HalfConfig : LossScaleConfig {
   std::string dtype = "fp16";
-  bool masters = true;
+  bool masters = true, keep_weights = false;
   std::optional<std::string> gradients;
 };
 
@@ -39,6 +39,11 @@ class Half : public MethodWith<HalfConfig> {
             {.name = "masters",
              .member = &C::masters,
              .doc = "keep float32 masters; false: bf16 alone, with stochastic rounding"},
+            {.name = "keep_weights",
+             .member = &C::keep_weights,
+             .doc =
+                 "keep weights in dtype beside the float32 ones; the optimizer writes both, and no "
+                 "microbatch casts them"},
             {.name = "gradients",
              .member = &C::gradients,
              .otherwise = "dtype with one microbatch, float32 with several",
@@ -57,6 +62,14 @@ class Half : public MethodWith<HalfConfig> {
       fail("half",
            "without masters parameters must be bf16, but dtype is {}: fp16 cannot represent small "
            "weights",
+           graph::name_of(*precision.dtype));
+    }
+    precision.keep_weights = given.keep_weights;
+    if (given.keep_weights && !given.masters) {
+      fail("half",
+           "keep_weights keeps weights in {} beside float32 masters, but masters is false: leave "
+           "one "
+           "of the two out",
            graph::name_of(*precision.dtype));
     }
     if (given.gradients) {
@@ -99,7 +112,7 @@ class Half : public MethodWith<HalfConfig> {
     if (precision.gradients) {
       text += fmt::format("; gradients are {}", graph::name_of(*precision.gradients));
     }
-    return text + loss_scale_sentence(precision);
+    return text + kept_weights_sentence(precision) + loss_scale_sentence(precision);
   }
 };
 

@@ -119,6 +119,12 @@ void set_loss_scale(plan::Precision& precision, const LossScaleConfig& given, co
   }
 }
 
+std::string kept_weights_sentence(const plan::Precision& precision) {
+  if (!precision.keep_weights) return "";
+  return fmt::format("; weights are kept in {}, too, from step to step",
+                     graph::name_of(*precision.dtype));
+}
+
 std::string loss_scale_sentence(const plan::Precision& precision) {
   const auto& scale = precision.loss_scale;
   switch (scale.kind) {

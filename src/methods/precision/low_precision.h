@@ -41,6 +41,9 @@ graph::DType low_dtype(const Config& config, const std::string& field, std::stri
 void set_loss_scale(plan::Precision& precision, const LossScaleConfig& given, const Config& config,
                     std::string_view method);
 
+// Returns "; weights are kept in ..." or "".
+std::string kept_weights_sentence(const plan::Precision& precision);
+
 // Returns "; the loss is scaled by ...", "; non-finite steps are skipped", or "".
 std::string loss_scale_sentence(const plan::Precision& precision);
 

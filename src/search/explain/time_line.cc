@@ -39,6 +39,7 @@ size_t style_of(const compile::Section& section) {
     case SectionKind::prologue:
     case SectionKind::prologue_end:
       return 4;
+    case SectionKind::refresh:
     case SectionKind::step:
       return 5;
     case SectionKind::average:

@@ -326,7 +326,7 @@ class Accounts {
       if (binding.kind == Binding::Kind::parameter) {
         const auto place = scopes_.of_parameter(binding.name);
         const double bytes = bytes_of(program_, binding.value);
-        places_[place].weights += bytes;
+        places_[place].weights += bytes + kept_bytes(binding);
         if (options_.trains) places_[place].gradients += bytes;
         add_to_flat(binding, place, bytes);
       } else if (binding.kind == Binding::Kind::state) {
@@ -334,6 +334,23 @@ class Accounts {
             program_, binding.value);
       }
     }
+  }
+
+  // Returns the bytes of a parameter's values that are kept in a low precision beside it.
+  double kept_bytes(const Binding& binding) const {
+    const auto& type = program_.values[binding.value.index].type;
+    if (!plan_.precision.keep_weights || type.dtype != graph::DType::float32) return 0;
+    const auto subject = [&](ValueId v) -> const compile::ValueName& {
+      const auto& value = program_.values[v.index];
+      return (value.view_of.defined() ? program_.values[value.view_of.index] : value).name;
+    };
+    const bool kept = std::ranges::any_of(program_.values, [&](const auto& value) {
+      return value.name.role == compile::ValueRole::kept_parameters &&
+             value.name.subject == subject(binding.value).subject;
+    });
+    return kept ? static_cast<double>(type.numel()) *
+                      static_cast<double>(graph::size_of(*plan_.precision.dtype))
+                : 0;
   }
 
   void add_to_flat(const Binding& binding, LayerKind place, double bytes) {

@@ -179,6 +179,22 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const CostModel& m
   return std::move(made.list);
 }
 
+namespace {
+
+// Returns the pinned method with keep_weights, which excludes weights in parts and one copy of them
+// (plan::verify), or "".
+std::string method_that_keeps_weights(const Pins& pins) {
+  for (const auto& method : pins.methods) {
+    if (method.is_array() && method.size() > 1 && method[1].is_object() &&
+        method[1].value("keep_weights", false)) {
+      return method[0];
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 void Space::fail_none() const {
   throw Error(
       Status::infeasible, "auto",
@@ -191,6 +207,8 @@ void Space::fail_none() const {
 
 std::vector<int> Space::levels() const {
   const auto& pins = request_.pins;
+  const auto kept = method_that_keeps_weights(pins);
+  if (!kept.empty() && !pins.zero) return kept == "half" ? std::vector{0} : std::vector{0, 1, 2};
   const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
   return options<int>(pins.zero, all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3});
 }
@@ -280,6 +298,7 @@ void Space::add_levels(Made& made, Choice choice) const {
     choice.zero = zero;
     // As zero1 and zero2 decide where all ranks are on one host.
     choice.one_copy = (zero == 1 || zero == 2) && choice.precision != "half" &&
+                      method_that_keeps_weights(request_.pins).empty() &&
                       request_.sharing_ranks >= request_.world;
     add_schedules(made, choice, *layers);
   }

@@ -23,6 +23,7 @@ std::string_view flat_of(const ValueName& value) {
     case ValueRole::flat_parameters:
     case ValueRole::whole_parameters:
     case ValueRole::gathered_parameters:
+    case ValueRole::kept_parameters:
     case ValueRole::flat_gradients:
     case ValueRole::flat_states:
       return value.subject;

@@ -30,7 +30,7 @@ ShortProgram few_blocks_and_microbatches(Program program, const mesh::Mesh& mesh
   auto shortened = shorten(std::move(program), repeats);
   std::vector<int> runs(shortened.program.sections.size());
   std::erase_if(shortened.program.order, [&](const compile::Run& run) {
-    return run.every > 1 || ++runs[run.section] > kRuns;
+    return !run.in_every_step() || ++runs[run.section] > kRuns;
   });
   return shortened;
 }

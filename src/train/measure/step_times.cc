@@ -26,7 +26,7 @@ StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh,
     follows = computes;
   };
   for (const auto& run : program.order) {
-    if (run.every > 1) continue;
+    if (!run.in_every_step()) continue;
     const auto& list = program.sections[run.section].instructions;
     for (size_t i = 0; i < list.size(); ++i) {
       read(list[i], represents.empty() ? 1 : represents[run.section][i]);

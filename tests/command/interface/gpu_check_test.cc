@@ -88,7 +88,7 @@ TEST_CASE("on a machine without a GPU gpu-check trains, resumes and measures on 
   CHECK(check.part("memory").at("figures").at("predicted / counted") == 1.0);
   CHECK(check.part("resume").at("figures").at("steps") == 6);
   CHECK(check.part("gpt2").at("figures").at("Perigee tokens a second") > 0);
-  for (const std::string way : {"graphs", "activations"}) {
+  for (const std::string way : {"graphs", "activations", "kept"}) {
     CHECK(check.part("gpt2").at("figures").at("Perigee, " + way + ", tokens a second") > 0);
   }
   for (const char* name : {"kernels", "sanitizer", "nccl"}) {

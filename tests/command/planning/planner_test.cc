@@ -129,7 +129,7 @@ TEST_CASE("auto predicts selective recomputation, also in 16 bits and in stages"
   compare_with_model("kind = \"gpt\"\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 512\n",
                      "sequence = 256\n", "--cluster 8xh100 --nproc 4",
                      R"(  for _, axes in ipairs { { 4, 1 }, { 1, 4 }, { 2, 2 } } do
-    for _, methods in ipairs { {}, { { "half", { dtype = "bf16" } } } } do
+    for _, methods in ipairs { {}, { { "half", { dtype = "bf16" } } }, { { "half", { dtype = "bf16", keep_weights = true } } } } do
       local before
       for _, how in ipairs { { false, 1 }, { "selective", 1 }, { "selective", 2 }, { "full", 1 } } do
         local pins = { tensor = axes[1], pipe = axes[2], micro = 1, checkpoint = how[1],

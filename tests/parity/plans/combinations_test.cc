@@ -205,10 +205,12 @@ class Draw {
     }
     if (coin(0.3)) {
       const bool rows = std::bernoulli_distribution(0.5)(constraints_);
+      const bool kept = std::bernoulli_distribution(0.5)(constraints_);
       const std::pair<std::string, std::string> ways[] = {
           {"fp8", rows ? R"({"fp8_recipe": "rowwise"})" : R"({"fp8_recipe": "tensorwise"})"},
-          {"amp_native", R"({"dtype": "bf16"})"},
-          {"half", R"({"dtype": "bf16"})"}};
+          {"amp_native",
+           kept ? R"({"dtype": "bf16", "keep_weights": true})" : R"({"dtype": "bf16"})"},
+          {"half", kept ? R"({"dtype": "bf16", "keep_weights": true})" : R"({"dtype": "bf16"})"}};
       const auto& [name, config] = ways[number(3)];
       // Random adapters of this model magnify rounding: their gradients in float16 already differ
       // from those in float32 by 10 %.

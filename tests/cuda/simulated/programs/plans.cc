@@ -121,6 +121,8 @@ const std::vector<Row>& rows() {
       {"data", kFour, "", kGpt},
       {"buckets", kTwo, R"(["grad_comm", {"bucket_mb": 0.002, "communicators": 2}])", kGpt},
       {"accumulation", kTwo, R"(["overlap", {"accumulate": true}])", kGpt, 4},
+      {"kept weights", kTwo, R"(["amp_native", {"dtype": "bf16", "keep_weights": true}])", kGpt, 2,
+       "float32"},
       {"zero1", kTwo, R"(["zero1", {}])", kGpt},
       {"zero2", kTwo, R"(["zero2", {}])", kGpt},
       {"fsdp", kFour, R"(["fsdp", {}])", kGpt},
@@ -167,7 +169,7 @@ const Compiled& compiled(const std::string& name) {
   exec::set_op_threads(1);  // as ranks: some ops allocate by the number of threads
   torch::manual_seed(5);
   const int64_t copies = row->methods.find("local_sgd") == row->methods.npos ? 1 : 2;
-  of.given = parity::built_in(row->model, kSamples, row->microbatches * copies, "float64", 4);
+  of.given = parity::built_in(row->model, kSamples, row->microbatches * copies, row->dtype, 4);
   of.plan = parity::plan_of(
       of.given, parity::strategy_on(row->axes, row->methods, row->microbatches), kSamples);
   static parity::DryRuns traces;

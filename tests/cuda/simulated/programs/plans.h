@@ -21,6 +21,7 @@ struct Row {
   std::string methods = "";
   std::string model;  // keys of a job's [model]
   int64_t microbatches = 2;
+  std::string dtype = "float64";  // of the model
 };
 
 const std::vector<Row>& rows();
