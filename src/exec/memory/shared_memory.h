@@ -43,13 +43,17 @@ struct Board {
   std::array<std::atomic<uint64_t>, 64> freed{};
 };
 
+// Maps a file of shared memory to be read and written; where it has large pages (2 MiB), they are
+// mapped as such. Returns nullptr, and sets errno, where the system does not.
+std::byte* map_shared(int file, int64_t bytes);
+
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   // Throws Error naming the limit where the system gives no shared memory.
   static std::shared_ptr<SharedMemory> open();
   SharedMemory(const SharedMemory&) = delete;
 
-  // Returns zeroed memory, aligned to a page. It is given back when this process has freed it and
+  // Returns zeroed memory, aligned to a page, in large pages where the system has them. It is given back when this process has freed it and
   // peers have noticed (PeerMemory::at). `sparse`: pages come with their first use. Throws Error
   // naming the limit when there is not enough.
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool sparse = false);

@@ -94,10 +94,8 @@ Mapping::Mapping(int64_t process, const SharedPlace& place)
   if (fstat(file.get(), &status) != 0 || status.st_ino != place.inode || status.st_size < bytes) {
     refuse("another segment");
   }
-  auto* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      file.get(), 0);
-  if (memory == MAP_FAILED) refuse(std::strerror(errno));
-  begin = static_cast<std::byte*>(memory);
+  begin = map_shared(file.get(), bytes);
+  if (!begin) refuse(std::strerror(errno));
 }
 
 Mapping::~Mapping() {
