@@ -123,7 +123,9 @@ void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inpu
         for (int64_t i = 0; i < n; ++i) tile[i] /= ranks;
       }
       for (auto* output : outputs) {
-        narrow(reinterpret_cast<scalar_t*>(output) + at, tile.data(), n, streams);
+        // The lines of an input are in a cache.
+        const bool past = streams && std::ranges::find(inputs, output) == inputs.end();
+        narrow(reinterpret_cast<scalar_t*>(output) + at, tile.data(), n, past);
       }
     }
   });
