@@ -103,6 +103,10 @@ TEST_CASE("a gradient of an embedding has no table of its own where another op w
   const auto half = table_program(table(true, 2, "float32"),
                                   R"(["half", {"dtype": "bf16", "gradients": "bf16"}])", 2);
   CHECK(count(half, kRowsOp) == 0);
+  // The first microbatch sets a float32 sum by a gradient of 16 bits.
+  const auto wide = table_program(table(false, 2, "float32"),
+                                  R"(["half", {"dtype": "bf16", "gradients": "float32"}])", 2);
+  CHECK(count(wide, kRowsOp) == 0);
 }
 
 TEST_CASE("a table in bfloat16 has the gradients of float32 products and rows") {
