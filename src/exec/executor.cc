@@ -12,6 +12,8 @@
 #include "compile/events.h"
 #include "exec/borrow.h"
 #include "exec/connect_groups.h"
+#include "exec/error_text.h"
+#include "exec/host_writes.h"
 #include "exec/memory/allocator.h"
 #include "exec/memory/arena.h"
 #include "exec/memory/serving.h"
@@ -27,11 +29,6 @@ namespace {
 using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
-
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch ? torch->what_without_backtrace() : error.what();
-}
 
 }  // namespace
 
@@ -69,10 +66,7 @@ struct Executor::Impl {
   std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
   Executor::StepTimes times;                       // of the last step
   std::optional<Replay> replay;
-  bool refreshes = false;  // the program has runs that follow writes of the host
-  bool written = true;     // the host may have written parameters since the last step
-  std::shared_ptr<char> handle =
-      std::make_shared<char>();      // shared by parameters given to the host
+  HostWrites host_writes;
   RecordedStep* recorded = nullptr;  // while its work is submitted
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
@@ -85,7 +79,7 @@ struct Executor::Impl {
   [[noreturn]] void fail_instruction(const compile::Run& run, const Instruction& instruction,
                                      const std::exception& error) const {
     fail_run("exec", "{}, microbatch {} must run, but got: {}",
-             where(program.sections[run.section], instruction), run.microbatch, text_of(error));
+             where(program.sections[run.section], instruction), run.microbatch, error_text(error));
   }
 
   at::Tensor tensor_of(ValueId v, const std::vector<std::byte*>& bases) const {
@@ -118,7 +112,7 @@ struct Executor::Impl {
     return static_cast<size_t>(event) * copies + (once[event] ? 0 : copy);
   }
   bool runs_now(const compile::Run& run, int64_t step) const {
-    return step % run.every == 0 && (written || !run.after_writes);
+    return step % run.every == 0 && (!run.after_writes || host_writes.possible());
   }
   void wait(size_t event);
   void settle();
@@ -134,7 +128,7 @@ void Executor::Impl::find_kernels() {
           kernel = device.kernel(op_of(program, instruction));
         } catch (const std::exception& error) {
           fail("exec", "{} must have a kernel, but: {}", where(section, instruction),
-               text_of(error));
+               error_text(error));
         }
       }
       found.push_back(std::move(kernel));
@@ -183,7 +177,7 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
       }
     } catch (const std::exception& error) {
       fail("exec", "{} must fit its program, but: {}", where(source, source.instructions[i]),
-           text_of(error));
+           error_text(error));
     }
   }
   slots[slot] = std::move(made);
@@ -353,13 +347,12 @@ void Executor::Impl::run(const StepInputs& inputs) {
     }
   }
   waits.clear();
-  written = written || handle.use_count() > 1;
   if (replay && !recording) {
     submit_replayed(inputs);
   } else {
     submit(inputs);
   }
-  written = false;
+  host_writes.stepped();
   times = {.submitted = now() - started};
   device.synchronize([this] { communicator.check(); });
   if (replay && !recording) replay->ended(now() - started);
@@ -420,7 +413,6 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   }
   impl_->copies = static_cast<size_t>(p.most_copies());
   impl_->once = compile::started_once(p);
-  impl_->refreshes = std::ranges::any_of(p.order, &compile::Run::after_writes);
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   connect_groups(p, communicator, mesh);
   place_one_copies(p, communicator, mesh, impl_->device, impl_->arena);
@@ -448,9 +440,8 @@ void Executor::run(const StepInputs& inputs) {
 }
 
 at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
-  const auto pieces = std::count_if(
-      impl_->program.bindings.begin(), impl_->program.bindings.end(),
-      [&](const Binding& binding) { return binding.kind == kind && binding.name == name; });
+  const auto pieces = std::ranges::count_if(
+      impl_->program.bindings, [&](const Binding& b) { return b.kind == kind && b.name == name; });
   if (pieces > 1) {
     fail("exec", "\"{}\" must lie in one piece, but rank {} holds {} pieces", name,
          impl_->program.rank, pieces);
@@ -462,18 +453,14 @@ at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
 
 at::Tensor Executor::tensor(const Binding& binding) const {
   const auto tensor = impl_->tensor_of(binding.value, impl_->arena.bases());
-  if (!impl_->refreshes || binding.kind != Binding::Kind::parameter) return tensor;
-  impl_->written = true;
-  return at::from_blob(
-      tensor.data_ptr(), tensor.sizes(), tensor.strides(),
-      [tensor, handle = impl_->handle](void*) {}, tensor.options(), tensor.device());
+  return binding.kind == Binding::Kind::parameter ? impl_->host_writes.give(tensor) : tensor;
 }
 
 std::vector<std::string> Executor::names(Binding::Kind kind) const {
   std::vector<std::string> names;
   for (const auto& binding : impl_->program.bindings) {
-    if (binding.kind != kind || (!names.empty() && names.back() == binding.name)) continue;
-    names.push_back(binding.name);
+    if (binding.kind == kind && (names.empty() || names.back() != binding.name))
+      names.push_back(binding.name);
   }
   return names;
 }

@@ -13,9 +13,8 @@ namespace perigee::exec {
 
 // Writes to every buffer of `outputs` the reduction of `inputs`, in their order, for elements
 // [begin, end). All have elements of `type`; bfloat16 and float16 are added up in float32. An
-// output may be an input. `streams`: the results are too large for the caches, which those
-// bypass that are no input.
-// Throws Error for an element type that cannot be reduced.
+// output may be an input. `streams`: the results are too large for the caches, which those bypass
+// that are no input. Throws Error for an element type that cannot be reduced.
 void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inputs,
                      std::span<std::byte* const> outputs, mesh::Reduce reduce, int64_t begin,
                      int64_t end, bool streams = false);

@@ -13,6 +13,7 @@
 #include "base/fail.h"
 #include "base/network/address.h"
 #include "exec/comm/job_store.h"
+#include "exec/error_text.h"
 
 namespace perigee::exec {
 namespace {
@@ -235,8 +236,7 @@ std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<in
 }
 
 std::string first_line(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch ? torch->what_without_backtrace() : error.what();
+  const auto text = error_text(error);
   return text.substr(0, text.find('\n'));
 }
 

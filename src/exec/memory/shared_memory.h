@@ -53,9 +53,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   static std::shared_ptr<SharedMemory> open();
   SharedMemory(const SharedMemory&) = delete;
 
-  // Returns zeroed memory, aligned to a page, in large pages where the system has them. It is given back when this process has freed it and
-  // peers have noticed (PeerMemory::at). `sparse`: pages come with their first use. Throws Error
-  // naming the limit when there is not enough.
+  // Returns zeroed memory, aligned to a page, in large pages where the system has them. It is given
+  // back when this process has freed it and peers have noticed (PeerMemory::at). `sparse`: pages come
+  // with their first use. Throws Error naming the limit when there is not enough.
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool sparse = false);
 
   // Closes the file of the segment that begins there, which no further process will map.

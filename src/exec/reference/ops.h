@@ -19,6 +19,10 @@ Kernel add_layer_norm(const Arguments& arguments);
 Kernel add_rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward_add(const Arguments& arguments);
 
+// perigee::addmm_, mm_ and embedding_backward_.
+Kernel product_in_place(const Arguments& arguments);
+Kernel embedding_backward_in_place(const Arguments& arguments);
+
 // Rounding to eight-bit floats (graph/ops.h), on any device.
 Kernel fp8(const Arguments& arguments);
 Kernel fp8_cast(const Arguments& arguments);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/fail.h"
+#include "exec/error_text.h"
 #include "exec/reference/ops.h"
 #include "exec/tensor.h"
 
@@ -78,10 +79,9 @@ Tensors evaluate(const graph::Graph& graph, const Tensors& inputs, const Draw& d
     try {
       run(graph, node, values, draw);
     } catch (const std::exception& error) {
-      const auto* torch = dynamic_cast<const c10::Error*>(&error);
       fail_run("exec", "node {} {} in scope \"{}\" ({}) must run, but got: {}", n, node.op,
                node.scope, node.phase == graph::Phase::forward ? "forward" : "backward",
-               torch ? torch->what_without_backtrace() : error.what());
+               error_text(error));
     }
   }
   Tensors outputs;
