@@ -71,7 +71,7 @@ std::byte* map_shared(int file, int64_t bytes) {
   };
   void* mapped = MAP_FAILED;
   if (bytes >= kLargePage) {
-    // A place for any address of a large page in it; what lies before and after it is given back.
+    // Reserves one large page more than needed, and unmaps the addresses around the aligned part.
     const auto room = size + static_cast<size_t>(kLargePage);
     void* reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                           0);
