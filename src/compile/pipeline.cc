@@ -21,6 +21,7 @@
 #include "compile/graph/fuse/fuse_bias.h"
 #include "compile/graph/fuse/fuse_rows.h"
 #include "compile/graph/fuse/join_parts.h"
+#include "compile/graph/fuse/narrow_gradients.h"
 #include "compile/graph/fuse/split_gradients.h"
 #include "compile/graph/prepare.h"
 #include "compile/graph/random.h"
@@ -298,6 +299,8 @@ const std::vector<Pass<DraftState>>& draft_passes() {
        [](DraftState& s) { if (splits_gradients(s.plan)) change(s, split_gradients); }},
       {"fuse_rows", "lets norms do additions, GELU's gradient the sum of its rows, and casts magnitudes",
        [](DraftState& s) { change(s, [&](Local& local) { fuse_rows(local, s.plan.offload.activations); }); }},
+      {"narrow_gradients", "gives gradients of a low precision to the step as they are",
+       [](DraftState& s) { change(s, [&](Local& local) { narrow_gradients(local, s.plan, s.spec); }); }},
       {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
       {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},
       {"make_state", "adds weights, gradients and optimizer state, in buckets and units", begin_draft},

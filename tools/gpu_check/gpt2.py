@@ -18,9 +18,9 @@ LIKE_TORCH = 0.05  # largest difference of a loss: sums in bf16 are in another o
 ACTIVATIONS = """local m = require "perigee.methods"
 return { m.parallel_mode {}, m.amp_native { dtype = "bf16" }, m.overlap { activations = true } }
 """
-# Weights that are kept in bf16, too, and weight gradients that products add up in float32.
+# Weights that are kept in bf16, too.
 KEPT = """local m = require "perigee.methods"
-return { m.parallel_mode {}, m.amp_native { dtype = "bf16", keep_weights = true }, m.overlap { accumulate = true } }
+return { m.parallel_mode {}, m.amp_native { dtype = "bf16", keep_weights = true } }
 """
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bf16 products
 

@@ -2,6 +2,7 @@
 #include "compile/gradients/step.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <ranges>
 
@@ -89,9 +90,10 @@ void clear(Draft& draft, ValueId v, std::vector<DraftInstruction>& out) {
   out.push_back(in_place("perigee::copy_", {{"self", v}, {"source", zero}}, {v}));
 }
 
-// Appends the sum of squares of all gradients: units first, then those that became ready last, which
-// are in a cache. The optimizer's steps then begin with those that the norm has read last. Sums of
-// sharded gradients are all-reduced over the axes that shard them.
+// Appends the sum of squares of all gradients: units first, then the others by the time at which
+// they become ready, in whatever buckets they are, the last ones first, which are in a cache. The
+// optimizer's steps then begin with those that the norm has read last. Sums of sharded gradients are
+// all-reduced over the axes that shard them.
 ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradients,
                      std::vector<DraftInstruction>& out) {
   std::map<mesh::AxisSet, std::vector<ValueId>, mesh::TextOrder> by_axes;
@@ -102,12 +104,17 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
     by_axes[flat.unit->axes.joined(flat.shard_axes, source.plan.mesh)].push_back(
         draft.add_view(bucket.part, 0, held, {1}, draft.value(bucket.part).name));
   }
-  for (const auto& bucket : gradients.buckets | std::views::reverse) {
-    for (const int32_t p : bucket.parameters | std::views::reverse) {
-      const auto& parameter = gradients.parameters[p];
-      if (bucket.level > 0 || !counts(source, parameter)) continue;
-      by_axes[parameter.shard_axes].push_back(parameter.value);
+  std::vector<const Gradients::Parameter*> newest;
+  for (const auto& parameter : gradients.parameters | std::views::reverse) {
+    if (gradients.buckets[parameter.bucket].level == 0 && counts(source, parameter)) {
+      newest.push_back(&parameter);
     }
+  }
+  std::ranges::stable_sort(newest, std::greater(), [&](const Gradients::Parameter* parameter) {
+    return source.local.graph.values[parameter->gradient.index].producer;
+  });
+  for (const auto* parameter : newest) {
+    by_axes[parameter->shard_axes].push_back(parameter->value);
   }
   ValueId total;
   const ValueName name("squared_norm", ValueRole::squared_norm, "");

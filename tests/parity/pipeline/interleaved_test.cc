@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "exec/op_threads.h"
 #include "simulate/op_cost.h"
 #include "simulate/simulate.h"
 #include "tests/parity/support/built_in.h"
@@ -77,11 +76,8 @@ std::string passes_of(const Program& program) {
 
 Program program_of(const std::string& mesh, const std::string& methods, int64_t microbatches,
                    int64_t rank = 0) {
-  static DryRuns traces;
-  exec::set_op_threads(1);
   const auto& given = model(kSample, microbatches);
-  return compile::compile(given.graph, plan_on(given, mesh, methods, microbatches), {}, rank,
-                          traces);
+  return compile_rank(given, plan_on(given, mesh, methods, microbatches), {}, rank);
 }
 
 // Exchanges that another microbatch's instructions follow before they are waited for, of all.

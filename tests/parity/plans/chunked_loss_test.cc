@@ -30,10 +30,9 @@ const Given& words(bool tied, int64_t microbatches, const std::string& dtype = "
   return at->second;
 }
 
-Program program_of(const Given& given, const std::string& methods, int64_t microbatches) {
-  static DryRuns traces;
-  const auto plan = plan_of(given, strategy_on(R"(["data", 1])", methods, microbatches), kRows);
-  return compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, traces);
+Program chunked_program(const Given& given, const std::string& methods, int64_t microbatches) {
+  return compile_rank(given,
+                      plan_of(given, strategy_on(R"(["data", 1])", methods, microbatches), kRows));
 }
 
 int64_t peak(const Program& program) {
@@ -94,8 +93,8 @@ TEST_CASE("a chunked loss holds no more than a chunk of the logits, and no sum o
     for (const int64_t microbatches : {1, 2}) {
       INFO("tied " << tied << ", " << microbatches << " microbatches");
       const auto& given = words(tied, microbatches);
-      const auto whole = program_of(given, "", microbatches),
-                 parts = program_of(given, kChunked, microbatches);
+      const auto whole = chunked_program(given, "", microbatches),
+                 parts = chunked_program(given, kChunked, microbatches);
       CHECK(count(whole, "perigee::cross_entropy") > 0);
       CHECK(count(parts, "perigee::cross_entropy") == 3 * count(whole, "perigee::cross_entropy"));
       // The logits of a microbatch; their gradient is as large.
@@ -122,7 +121,7 @@ TEST_CASE("a chunked loss of 16 bits adds its gradients up in float32") {
     CHECK(compare(one, train_with(chunked, R"(["data", 1])"), 1e-3) == "");
     CHECK(compare(one, train_with(chunked, R"(["data", 2])"), 1e-3) == "");
     // Each microbatch has a product for each chunk that writes or adds to the float32 gradient.
-    const auto program = program_of(given, low + chunked, 2);
+    const auto program = chunked_program(given, low + chunked, 2);
     std::map<std::string, int> products;
     for (const auto& section : program.sections) {
       for (const auto& instruction : section.instructions) {

@@ -29,19 +29,8 @@ const Given& table(bool tied, int64_t microbatches, const std::string& dtype) {
 }
 
 Program table_program(const Given& given, const std::string& methods, int64_t microbatches) {
-  static DryRuns traces;
-  const auto plan = plan_of(given, strategy_on(R"(["data", 1])", methods, microbatches), kRows);
-  return compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, traces);
-}
-
-// Returns how many instructions of the op a section has.
-int64_t count_in(const Program& program, const std::string& section, const std::string& op) {
-  int64_t found = 0;
-  for (const auto& s : program.sections) {
-    if (s.name() != section) continue;
-    found += std::ranges::count_if(s.instructions, [&](const auto& i) { return i.op == op; });
-  }
-  return found;
+  return compile_rank(given,
+                      plan_of(given, strategy_on(R"(["data", 1])", methods, microbatches), kRows));
 }
 
 }  // namespace
@@ -79,8 +68,8 @@ TEST_CASE("gradients of embeddings train as on one device with every kind of par
 
 TEST_CASE("a gradient of an embedding has no table of its own where another op writes the sum") {
   const auto rows = [](const Program& program, const std::string& section) {
-    return std::pair(count_in(program, section, "aten::embedding_dense_backward"),
-                     count_in(program, section, kRowsOp));
+    return std::pair(count(program, "aten::embedding_dense_backward", section),
+                     count(program, kRowsOp, section));
   };
   // Of tokens and positions: the head writes the gradient of the former where it shares the table.
   using Counts = std::pair<int64_t, int64_t>;
@@ -97,8 +86,8 @@ TEST_CASE("a gradient of an embedding has no table of its own where another op w
     CHECK(tied.exact_memory);
   }
   // The head's product writes float32.
-  CHECK(count_in(table_program(table(true, 1, "float32"), kLow, 1), "micro", "perigee::mm_") ==
-        count_in(table_program(table(false, 1, "float32"), kLow, 1), "micro", "perigee::mm_"));
+  CHECK(count(table_program(table(true, 1, "float32"), kLow, 1), "perigee::mm_") ==
+        count(table_program(table(false, 1, "float32"), kLow, 1), "perigee::mm_"));
   // A sum of 16 bits would be rounded by each row.
   const auto half = table_program(table(true, 2, "float32"),
                                   R"(["half", {"dtype": "bf16", "gradients": "bf16"}])", 2);

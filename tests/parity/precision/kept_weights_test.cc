@@ -4,7 +4,6 @@
 
 #include "exec/comm/threads.h"
 #include "exec/executor.h"
-#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/parity/support/steps.h"
@@ -64,25 +63,6 @@ int64_t weight_casts(const Program& program) {
   return found;
 }
 
-// Returns "" where two ranks of one plan have the same bits, else what differs first.
-std::string first_difference(const Outcome& a, const Outcome& b) {
-  for (size_t k = 0; k < a.losses.size(); ++k) {
-    if (a.losses[k] != b.losses[k]) return fmt::format("loss {}", k);
-    if (a.norms[k] != b.norms[k]) return fmt::format("norm {}", k);
-  }
-  if (a.tensors.size() != b.tensors.size()) return "the number of tensors";
-  for (auto x = a.tensors.begin(), y = b.tensors.begin(); x != a.tensors.end(); ++x, ++y) {
-    if (x->first != y->first || !at::equal(x->second.first, y->second.first)) return x->first;
-  }
-  return "";
-}
-
-Program kept_program(const Given& given, const plan::Plan& plan, const std::string& optimizer) {
-  const exec::OpThreads as_ranks(1);
-  static DryRuns traces;
-  return compile::compile(given.graph, plan, {.optimizer = optimizer}, 0, traces);
-}
-
 }  // namespace
 
 TEST_CASE("kept low weights train with the bits of casts under every plan") {
@@ -118,11 +98,11 @@ TEST_CASE("kept low weights train with the bits of casts under every plan") {
     const compile::StepSpec spec{.optimizer = optimizer};
     const auto plain = kept_plan(given, axes, method, false, more, microbatches),
                kept = kept_plan(given, axes, method, true, more, microbatches);
-    CHECK(weight_casts(kept_program(given, plain, optimizer)) > 0);
-    CHECK(weight_casts(kept_program(given, kept, optimizer)) == 0);
+    CHECK(weight_casts(compile_rank(given, plain, spec)) > 0);
+    CHECK(weight_casts(compile_rank(given, kept, spec)) == 0);
     const auto expected = train(given, plain, {}, spec, kKeptSteps),
                ranks = train(given, kept, {}, spec, kKeptSteps);
-    for (size_t r = 0; r < ranks.size(); ++r) CHECK(first_difference(expected[r], ranks[r]) == "");
+    for (size_t r = 0; r < ranks.size(); ++r) CHECK(find_difference(expected[r], ranks[r]) == "");
     if (more.find("step") != more.npos) continue;  // it cannot clip, as that comparison does
     CHECK(compare_memory(given, kept, train(given, kept, {}, {}, 1)) == "");
   }
@@ -134,7 +114,7 @@ TEST_CASE("low weights that the optimizer or the refresh does not write are noti
   const compile::StepSpec spec{.optimizer = "adamw"};
   const auto right = train(given, plan, {}, spec, kKeptSteps);
   const auto changed = [&](const std::function<void(Program&)>& edit) {
-    return first_difference(right[0], train(given, plan, edit, spec, kKeptSteps)[0]);
+    return find_difference(right[0], train(given, plan, edit, spec, kKeptSteps)[0]);
   };
   CHECK(changed([](Program&) {}) == "");
   CHECK_THAT(changed([](Program& program) {
@@ -158,7 +138,7 @@ TEST_CASE("a step after the host has written weights reads the new ones in the l
   // `held`: the host writes through a tensor that it got before the first step.
   const auto losses = [&](bool keep, bool held) {
     const auto plan = kept_plan(given, kKeptOne, kKeptAmp, keep, "", 1);
-    const auto program = kept_program(given, plan, "adamw");
+    const auto program = compile_rank(given, plan);
     auto communicators = exec::thread_communicators(1);
     exec::Executor executor(program, *communicators[0], plan.mesh, {.seed = 9});
     set_weights(executor, given);
@@ -182,8 +162,7 @@ TEST_CASE("weights are cast after writes of the host only") {
   const auto& given = kept_model(1);
   const auto plan = kept_plan(given, kKeptOne, kKeptAmp, true, "", 1);
   auto communicators = exec::thread_communicators(1);
-  exec::Executor executor(kept_program(given, plan, "adamw"), *communicators[0], plan.mesh,
-                          {.seed = 9});
+  exec::Executor executor(compile_rank(given, plan), *communicators[0], plan.mesh, {.seed = 9});
   set_weights(executor, given);
   executor.record(true);
   const auto refreshes = [&] {

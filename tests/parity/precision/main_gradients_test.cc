@@ -57,11 +57,6 @@ plan::Plan plan_for(const std::string& axes, const std::string& methods, int64_t
   return plan_of(tower(microbatches), strategy_on(axes, methods, microbatches), kMainRows);
 }
 
-Program program_of(const plan::Plan& plan, int64_t microbatches) {
-  static DryRuns traces;
-  return compile::compile(tower(microbatches).graph, plan, kSpec, 0, traces);
-}
-
 // The ways to compute in 16 bits with float32 gradients.
 const std::vector<std::string> kLow = {
     R"(["half", {"dtype": "bf16", "gradients": "float32"}])",
@@ -69,31 +64,23 @@ const std::vector<std::string> kLow = {
     R"(["amp_native", {"dtype": "bf16"}])",
     R"(["amp_native", {"dtype": "fp16", "init_scale": 1}])"};
 
-int64_t counted(const Program& program, const std::string& section, const std::string& op) {
-  for (const auto& s : program.sections) {
-    if (s.name() != section) continue;
-    return std::ranges::count_if(s.instructions, [&](const auto& i) { return i.op == op; });
-  }
-  return -1;
-}
-
 }  // namespace
 
 TEST_CASE("products of 16-bit models write and add to float32 gradients in one instruction") {
   for (const auto& low : kLow) {
     INFO(low);
-    const auto apart = program_of(plan_for(R"(["data", 1])", low, 4), 4);
+    const auto apart = compile_rank(tower(4), plan_for(R"(["data", 1])", low, 4), kSpec);
     CHECK(count(apart, "perigee::addmm_") + count(apart, "perigee::mm_") == 0);
-    const auto fused = program_of(plan_for(R"(["data", 1])", low + kFused, 4), 4);
-    CHECK(counted(fused, "micro_first", "perigee::mm_") == kWeights);
-    CHECK(counted(fused, "micro_first", "perigee::addmm_") == 0);
-    CHECK(counted(fused, "micro", "perigee::addmm_") == kWeights);
+    const auto fused = compile_rank(tower(4), plan_for(R"(["data", 1])", low + kFused, 4), kSpec);
+    CHECK(count(fused, "perigee::mm_", "micro_first") == kWeights);
+    CHECK(count(fused, "perigee::addmm_", "micro_first") == 0);
+    CHECK(count(fused, "perigee::addmm_", "micro") == kWeights);
     // Only the loss is still added by an instruction of its own.
-    CHECK(counted(apart, "micro", "perigee::accumulate_") == kWeights + 1);
-    CHECK(counted(fused, "micro", "perigee::accumulate_") == 1);
+    CHECK(count(apart, "perigee::accumulate_", "micro") == kWeights + 1);
+    CHECK(count(fused, "perigee::accumulate_", "micro") == 1);
     CHECK(fused.exact_memory);
-    const auto one = program_of(plan_for(R"(["data", 1])", low + kFused, 1), 1);
-    CHECK(counted(one, "micro", "perigee::mm_") == kWeights);
+    const auto one = compile_rank(tower(1), plan_for(R"(["data", 1])", low + kFused, 1), kSpec);
+    CHECK(count(one, "perigee::mm_", "micro") == kWeights);
   }
 }
 

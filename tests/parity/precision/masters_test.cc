@@ -40,8 +40,7 @@ plan::Plan masters_plan_for(const std::string& axes, const std::string& more,
 }
 
 Program masters_program_of(const plan::Plan& plan, int64_t microbatches, int64_t rank = 0) {
-  static DryRuns traces;
-  return compile::compile(deep(microbatches).graph, plan, kMastersSpec, rank, traces);
+  return compile_rank(deep(microbatches), plan, kMastersSpec, rank);
 }
 
 // The number of times that a step runs the op.
@@ -175,9 +174,8 @@ TEST_CASE("parts of a stage whose peaks of microbatches in flight differ in time
   const auto ranks = train(given, plan);
   CHECK(compare(train(given, one)[0], ranks) == "");
   CHECK(compare_memory(given, plan, ranks) == "");
-  DryRuns traces;
   for (const int64_t rank : {0, 1}) {
-    const auto program = compile::compile(given.graph, plan, {}, rank, traces);
+    const auto program = compile_rank(given, plan, {}, rank);
     int64_t copies = 0;
     for (const auto& frame : program.frames) {
       if (frame.kind == Frame::Kind::microbatch) copies += frame.copies;

@@ -35,12 +35,32 @@ std::optional<compile::OpTrace> DryRuns::find(const compile::OpInstance& instanc
   return entry->second;
 }
 
-int64_t count(const Program& program, const std::string& op) {
+Program compile_rank(const Given& given, const plan::Plan& plan, const compile::StepSpec& spec,
+                     int64_t rank) {
+  static DryRuns traces;
+  const exec::OpThreads one(1);
+  return compile::compile(given.graph, plan, spec, rank, traces);
+}
+
+int64_t count(const Program& program, const std::string& op, const std::string& section) {
   int64_t found = 0;
-  for (const auto& section : program.sections) {
-    found += std::ranges::count(section.instructions, op, &compile::Instruction::op);
+  for (const auto& s : program.sections) {
+    if (!section.empty() && s.name() != section) continue;
+    found += std::ranges::count(s.instructions, op, &compile::Instruction::op);
   }
   return found;
+}
+
+std::string find_difference(const Outcome& a, const Outcome& b) {
+  for (size_t k = 0; k < a.losses.size(); ++k) {
+    if (a.losses[k] != b.losses[k]) return fmt::format("loss {}", k);
+    if (a.norms[k] != b.norms[k]) return fmt::format("norm {}", k);
+  }
+  if (a.tensors.size() != b.tensors.size()) return "the number of tensors";
+  for (auto x = a.tensors.begin(), y = b.tensors.begin(); x != a.tensors.end(); ++x, ++y) {
+    if (x->first != y->first || !at::equal(x->second.first, y->second.first)) return x->first;
+  }
+  return "";
 }
 
 void set_weights(exec::Executor& executor, const Given& given) {

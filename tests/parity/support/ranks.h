@@ -31,8 +31,14 @@ class DryRuns : public compile::TraceSource {
   std::map<std::string, std::optional<compile::OpTrace>> known_;
 };
 
-// Returns the number of instructions of the op in the program's sections.
-int64_t count(const compile::Program& program, const std::string& op);
+// Returns a rank's program, from dry runs of ops on one thread.
+compile::Program compile_rank(const Given& given, const plan::Plan& plan,
+                              const compile::StepSpec& spec = {.clip_norm = 0.5}, int64_t rank = 0);
+
+// Returns the number of instructions of the op in the program's sections, or in the one of that
+// name.
+int64_t count(const compile::Program& program, const std::string& op,
+              const std::string& section = "");
 
 // The outcome of a rank: its numbers, and its tensors by name with their parts of the whole.
 struct Outcome {
@@ -45,6 +51,9 @@ struct Outcome {
 // for `owner`.
 Outcome run_rank(const Given& given, const compile::Program& program, const mesh::Mesh& mesh,
                  exec::Communicator& communicator, int owner, int64_t steps = 2);
+
+// Returns "" if two ranks of equal plans have the same bits, else the name of what differs first.
+std::string find_difference(const Outcome& a, const Outcome& b);
 
 // Returns "" if a rank has the numbers and the parts of one device, else the first difference.
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "exec/executor.h"
-#include "exec/op_threads.h"
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
 #include "tests/support/torch_test.h"
@@ -40,9 +39,7 @@ int64_t bytes_of(const Program& program, Frame::Kind kind, bool host) {
 }
 
 Program program_of(const Given& given, const std::string& text) {
-  static DryRuns traces;
-  exec::set_op_threads(1);
-  return compile::compile(given.graph, plan_of(given, text, kRows), {.clip_norm = 0.5}, 0, traces);
+  return compile_rank(given, plan_of(given, text, kRows));
 }
 
 }  // namespace
@@ -204,8 +201,7 @@ TEST_CASE("a missing copy, or memory used too soon, is detected") {
     INFO(part);
     CHECK(compare(one, train(given, plan, forget)) != "");
   }
-  static DryRuns traces;
-  auto program = compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, traces);
+  auto program = compile_rank(given, plan);
   auto& list = program.sections[0].instructions;
   const auto at = std::find_if(list.begin(), list.end(), [](const Instruction& instruction) {
     return instruction.op == "host::fetch";

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/graph/fuse/readers.h"
+#include "compile/graph/fuse/skip_cast.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {
@@ -139,20 +140,8 @@ class FoldCasts {
 
   // Lets the gradient of a norm read its upstream gradient in the low precision of a product.
   void fold_gradient(Node& node, std::string_view upstream) {
-    const auto gradient = node.get<ValueId>(upstream, {});
-    std::vector<Node*> views;
-    auto v = gradient;
-    for (auto* maker = producer(v); maker && is_view(*maker) && counts_[v.index] == 1;
-         maker = producer(v)) {
-      views.push_back(maker);
-      v = maker->get<ValueId>("self", {});
-    }
-    const auto source = source_of(v);
-    if (!source.defined()) return;
-    for (auto* view : views) {
-      graph_.values[view->outputs[0].index].type.dtype = graph_.type(source).dtype;
-    }
-    views.empty() ? set(node, upstream, source) : set(*views.back(), "self", source);
+    const auto low = skip_cast(graph_, counts_, node.get<ValueId>(upstream, {}));
+    if (low.defined()) set(node, upstream, low);
   }
 
   Graph graph_;
