@@ -24,6 +24,7 @@
   X(cudaEventElapsedTime)                 \
   X(cudaEventQuery)                       \
   X(cudaEventRecord)                      \
+  X(cudaEventRecordWithFlags)             \
   X(cudaEventSynchronize)                 \
   X(cudaFree)                             \
   X(cudaFreeHost)                         \

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "cuda/graphs/recorded_collectives.h"
 #include "cuda/handles.h"
 #include "exec/cuda.h"
 #include "exec/device.h"
@@ -27,11 +28,14 @@ class Clock {
 
 // Steps that are CUDA graphs (graphs/step_graph.h).
 struct GraphState {
-  bool recording = false;  // work that is submitted now becomes part of a graph
-  // exec::now() when the graph that runs was launched, and exec::RecordedStep::Launch's time of it;
-  // 0: none runs.
+  // The collectives of the step that is being recorded: work that is submitted now becomes part of
+  // its graph. nullptr: none is.
+  RecordedCollectives* recording = nullptr;
+  // exec::now() when the graph that runs was launched, exec::RecordedStep::Launch's time of it, and
+  // its collectives; 0: none runs.
   int64_t launched = 0;
   int64_t usual_nanoseconds = 0;
+  const RecordedCollectives* running = nullptr;
 };
 
 class CudaDevice : public exec::Device {

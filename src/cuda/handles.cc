@@ -91,6 +91,11 @@ void Event::record(cudaStream_t stream) {
   PERIGEE_CUDA(cudaEventRecord, event_, stream);
 }
 
+void Event::record_in_launches(cudaStream_t stream) {
+  const DeviceGuard guard(device_);
+  PERIGEE_CUDA(cudaEventRecordWithFlags, event_, stream, cudaEventRecordExternal);
+}
+
 void Event::block(cudaStream_t stream) const {
   PERIGEE_CUDA(cudaStreamWaitEvent, stream, event_, 0);
 }

@@ -48,6 +48,9 @@ class Event {
 
   // `stream`: of the event's GPU; nullptr: its default stream.
   void record(cudaStream_t stream);
+  // Has each launch of the graph that is being captured record the event, after the work that
+  // `stream`, which is captured, has so far. The host may ask for it as for any other event.
+  void record_in_launches(cudaStream_t stream);
   // Makes work submitted to `stream`, of any GPU, after this call wait for the event.
   void block(cudaStream_t stream) const;
   // Returns whether the GPU has reached the event.

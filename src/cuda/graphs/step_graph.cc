@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "cuda/check.h"
+#include "cuda/graphs/recorded_collectives.h"
 #include "cuda/host_copies.h"
 #include "cuda/torch_side.h"
 
@@ -32,12 +33,15 @@ class StepGraph : public exec::RecordedStep {
         index_(device.index()),
         number_(make_upload(sizeof(uint32_t))),
         step_(device.allocate(sizeof(uint32_t), /*communicates=*/false)),
-        pool_(device.index()) {
+        pool_(device.index()),
+        collectives_(device.index()) {
     for (const auto bytes : upload_bytes) uploads_.push_back(make_upload(bytes));
   }
 
   ~StepGraph() override {
     if (!graph_) return;
+    auto& state = device_.graph_state();
+    if (state.running == &collectives_) state.running = nullptr;
     try {
       const DeviceGuard guard(index_);
       calls().cudaGraphExecDestroy(graph_);
@@ -64,14 +68,19 @@ class StepGraph : public exec::RecordedStep {
     std::exception_ptr failure;
     pool_.open();
     PERIGEE_CUDA(cudaStreamBeginCapture, stream, cudaStreamCaptureModeThreadLocal);
-    state.recording = true;
+    state.recording = &collectives_;
     try {
       copy(step_.get(), number_);
       submit();
     } catch (...) {
       failure = std::current_exception();
     }
-    state.recording = false;
+    try {
+      collectives_.join(stream);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    state.recording = nullptr;
     const auto ended = calls().cudaStreamEndCapture(stream, &captured);
     pool_.close();
     if (!failure && ended == cudaSuccess && next_ != uploads_.size()) {
@@ -103,10 +112,12 @@ class StepGraph : public exec::RecordedStep {
 
   void launch(const Launch& launch) override {
     *reinterpret_cast<uint32_t*>(number_.memory.get()) = static_cast<uint32_t>(launch.step);
+    collectives_.begin(device_.stream());
     PERIGEE_CUDA(cudaGraphLaunch, graph_, device_.stream());
     auto& state = device_.graph_state();
     state.launched = exec::now();
     state.usual_nanoseconds = launch.usual_nanoseconds;
+    state.running = &collectives_;
   }
 
  private:
@@ -121,6 +132,7 @@ class StepGraph : public exec::RecordedStep {
   Upload number_;  // of the step
   std::shared_ptr<std::byte> step_;
   CapturePool pool_;
+  RecordedCollectives collectives_;
   size_t next_ = 0;  // upload to be recorded
   cudaGraphExec_t graph_ = nullptr;
 };

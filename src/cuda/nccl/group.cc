@@ -21,6 +21,11 @@ NcclWork::NcclWork(NcclGroup& group, exec::Transfer transfer)
 void NcclWork::wait() {
   auto& device = group_.device();
   device.follow(end_);
+  if (auto* recorded = device.graph_state().recording) {
+    recorded->add(fmt::format("{} over {} (ranks {})", name_of(transfer_.kind), group_.name(),
+                              fmt::join(group_.ranks(), ",")),
+                  end_);
+  }
   if (transfer_.kind == Kind::barrier) {
     // The host waits, too.
     device.synchronize([this] { group_.check(); });
@@ -118,7 +123,7 @@ std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
   } catch (const std::exception& error) {
     fail_work(name_of(t.kind), exec::first_line(error));
   }
-  // Within a graph, events have no state that the host may ask for.
+  // Within a graph, the work's events have no state that the host may ask for.
   if (device_->graph_state().recording) return work;
   while (!running_.empty() && running_.front()->passed()) running_.pop_front();
   running_.push_back(work);

@@ -57,7 +57,7 @@ class NcclGroup : public exec::Group {
   bool recordable() const override { return true; }
 
   // Throws Error when a collective has failed or exceeded the time-out. Of collectives in a graph,
-  // failures only are known: the communicator counts the graph's time.
+  // failures only are known here: the communicator counts the graph's time.
   void check();
   // Ends this group's work on the GPU. The group cannot be used after it.
   void abort();

@@ -68,7 +68,7 @@ class NcclCommunicator : public exec::Communicator {
   }
 
  private:
-  // A graph's collectives have no time-outs of their own (exec/recorder.h).
+  // A graph's collectives have no time-outs of their own (exec/recorder.h), but names.
   void check_graph() {
     const auto& graph = device_->graph_state();
     if (graph.launched == 0) return;
@@ -76,11 +76,14 @@ class NcclCommunicator : public exec::Communicator {
                                           std::chrono::nanoseconds(graph.usual_nanoseconds);
     if (exec::now() - graph.launched <= most.count()) return;
     const auto reason = exec::failure_or(*store_, "no answer");
+    // Before the groups end, with which their collectives do.
+    const auto waits = graph.running ? graph.running->unfinished() : "";
     end_groups();
     fail_run("communicator",
              "rank {}: a recorded step must finish within {:.1f} s (cluster.timeout after the time "
-             "that a step takes), but got: {}",
-             options_.rank, std::chrono::duration<double>(most).count(), reason);
+             "that a step takes), but got: {}{}",
+             options_.rank, std::chrono::duration<double>(most).count(), reason,
+             waits.empty() ? "" : "; the first collective that has not ended is " + waits);
   }
 
   void end_groups() {

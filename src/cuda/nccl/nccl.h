@@ -14,8 +14,9 @@ namespace perigee::cuda {
 // stream wait, never the host. Messages run on a stream (and an NCCL communicator) for each pair of
 // ranks and direction, so that two ranks may send to each other at once. Sums are NCCL's: bit-equal
 // on all ranks, and from run to run on the same GPUs and NCCL. The collectives of a recorded step
-// (exec/recorder.h) have one time-out together: check() throws where its launch has not ended within
-// the time-out and the time that the step takes unrecorded. Throws Error when the ranks do not meet
+// (exec/recorder.h) have one time-out together: check() throws, with the name of the first one that
+// has not ended, where their launch has not ended within the time-out and the time that the step
+// takes unrecorded. Throws Error when the ranks do not meet
 // or NCCL does not start.
 std::unique_ptr<exec::Communicator> nccl_communicator(const exec::RendezvousOptions& options,
                                                       std::shared_ptr<CudaDevice> device);

@@ -141,26 +141,60 @@ TEST_CASE("an event of a graph has no state that the host may ask for") {
   CHECK(event.passed());
 }
 
+// Returns a step with an all-reduce over each of the groups, one after the other.
+std::unique_ptr<exec::RecordedStep> record_sums(
+    CudaDevice& device, const std::vector<std::shared_ptr<exec::Group>>& groups,
+    const at::Tensor& value) {
+  auto step = device.recorder()->prepare({});
+  step->record([&] {
+    for (const auto& group : groups) {
+      group->start_flat({.kind = Reduction::all_reduce, .input = value, .output = value})->wait();
+    }
+  });
+  return step;
+}
+
 TEST_CASE("a rank that does not launch its graph ends the others after the time-out") {
   simulated::restart(3);
   const auto errors = run_gpus(2, 300ms, [&](exec::Communicator& c, CudaDevice& device) {
     const auto group = c.group("data", {0, 1});
     OnGpu value(device, 4);
     const auto entered = device.enter();
-    const auto step = device.recorder()->prepare({});
-    step->record([&] {
-      group
-          ->start_flat(
-              {.kind = Reduction::all_reduce, .input = value.tensor, .output = value.tensor})
-          ->wait();
-    });
+    const auto step = record_sums(device, {group}, value.tensor);
     step->launch({.step = 1});
     device.synchronize([&] { c.check(); });
     if (c.rank() == 0) step->launch({.step = 2, .usual_nanoseconds = 100'000'000});
     device.synchronize([&] { c.check(); });
   });
-  CHECK_THAT(errors[0], Contains("rank 0: a recorded step must finish within 0.4 s"));
+  CHECK_THAT(errors[0], Contains("rank 0: a recorded step must finish within 0.4 s") &&
+                            Contains("the first collective that has not ended is all_reduce over "
+                                     "data (ranks 0,1)"));
   CHECK(errors[1] == "");
+}
+
+TEST_CASE("the time-out of a graph names the first collective that its last launch has not ended") {
+  for (int64_t launches = 0; launches < 3; ++launches) {
+    INFO(launches << " launches before");
+    simulated::restart(3);
+    // Rank 2 does not launch the last step: the sum before it has both its ranks.
+    const auto errors = run_gpus(3, 300ms, [&](exec::Communicator& c, CudaDevice& device) {
+      std::vector<std::shared_ptr<exec::Group>> groups;
+      if (c.rank() < 2) groups.push_back(c.group("tensor", {0, 1}));
+      groups.push_back(c.group("data", {0, 1, 2}));
+      OnGpu value(device, 4);
+      const auto entered = device.enter();
+      const auto step = record_sums(device, groups, value.tensor);
+      for (int64_t k = 0; k <= launches; ++k) {
+        if (k < launches || c.rank() < 2) step->launch({.step = k + 1});
+        device.synchronize([&] { c.check(); });
+      }
+    });
+    for (const int rank : {0, 1}) {
+      CHECK_THAT(errors[rank], Contains("the first collective that has not ended is all_reduce "
+                                        "over data (ranks 0,1,2)"));
+    }
+    CHECK(errors[2] == "");
+  }
 }
 
 }  // namespace

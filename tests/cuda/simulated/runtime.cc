@@ -71,6 +71,27 @@ cudaError_t record(cudaEvent_t handle, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+// A record by each launch of a graph. The host may ask for the event, which has the state of its
+// last record until a launch reaches this one.
+cudaError_t record_with_flags(cudaEvent_t handle, cudaStream_t stream, unsigned flags) {
+  auto& m = machine();
+  Lock lock(m.mutex);
+  auto& event = event_of(handle);
+  auto& on = m.stream(stream);
+  if (flags != cudaEventRecordExternal || !on.capture || event.device != on.device) {
+    return m.refuse("an external record is on a captured stream of the event's device",
+                    cudaErrorIllegalState);
+  }
+  m.submit(on, [&m, &event](StreamState& branch) {
+    m.push(branch, [&m, &event] {
+      event.passed = ++event.recorded;
+      event.time = m.clock;
+    });
+  });
+  m.submitted(lock);
+  return cudaSuccess;
+}
+
 cudaError_t wait_event(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   auto& m = machine();
   Lock lock(m.mutex);
@@ -153,6 +174,10 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   if (a.in_graph || b.in_graph) return refuse_captured(m);
   if (!a.timed || !b.timed || a.device != b.device) {
     return m.refuse("time passes between timed events of one device",
+                    cudaErrorInvalidResourceHandle);
+  }
+  if (a.recorded == 0 || b.recorded == 0) {
+    return m.refuse("time passes between events that were recorded",
                     cudaErrorInvalidResourceHandle);
   }
   if (a.passed < a.recorded || b.passed < b.recorded) return cudaErrorNotReady;
@@ -256,6 +281,7 @@ Calls make_table() {
   t.cudaEventElapsedTime = elapsed;
   t.cudaEventQuery = query;
   t.cudaEventRecord = record;
+  t.cudaEventRecordWithFlags = record_with_flags;
   t.cudaEventSynchronize = synchronize_event;
   t.cudaFree = give_back;
   t.cudaFreeHost = free_host;

@@ -1,6 +1,6 @@
 // Gradients of a low precision that the step reads as they are: the same bits as with casts, less
 // memory, and casts where gradients are sums.
-#include <algorithm>
+#include <torch/nn/modules/linear.h>
 
 #include "tests/parity/support/built_in.h"
 #include "tests/parity/support/ranks.h"
@@ -28,6 +28,19 @@ const Given& narrow_model(int64_t microbatches) {
   }
   return at->second;
 }
+
+// A linear layer that is used twice: its gradients are sums of two products.
+class Twice : public torch::nn::Module {
+ public:
+  Twice() { layer_ = register_module("layer", torch::nn::Linear(16, 16)); }
+  at::Tensor loss(const Batch& batch) {
+    const auto out = layer_(at::tanh(layer_(batch.at("x"))));
+    return at::mse_loss(out.to(at::kFloat), batch.at("targets"));
+  }
+
+ private:
+  torch::nn::Linear layer_ = nullptr;
+};
 
 plan::Plan narrow_plan(const std::string& axes, const std::string& methods, int64_t microbatches) {
   return plan_of(narrow_model(microbatches), strategy_on(axes, methods, microbatches), kRows);
@@ -114,6 +127,12 @@ TEST_CASE("gradients that are sums are float32") {
   for (const std::string whole : {"adafactor", "muon", "none"}) {
     CHECK(narrowed(kNarrowOne, low, 1, whole) == 0);
   }
+  const auto twice = std::make_shared<Twice>();
+  const Batch batch = {{"x", at::randn({kRows, 16})}, {"targets", at::randn({kRows, 16})}};
+  const auto given = capture_model(
+      {twice, batch, [twice](const Batch& b) { return Result{twice->loss(b)}; }}, 1);
+  const auto plan = plan_of(given, strategy_on(kNarrowOne, kNarrowAmp), kRows);
+  CHECK(narrow_elements(compile_rank(given, plan)) == 0);
   // A weight that is sharded has gradients of its own on each rank.
   const auto sharded = narrowed(R"(["tensor", 2], ["data", 1])",
                                 low + R"(, ["tensor_parallel", {}])");
