@@ -37,6 +37,6 @@ def products(row):
 
 
 # Returns the bytes that a step moves at least, of all ranks of the host: AdamW reads weight, gradient and two states and writes all
-# but the gradient, and each further rank's gradients are read once.
+# but the gradient, and each further rank's gradients are read once. In bf16 gradients have 2 bytes, and weights are written in bf16, too.
 def bytes_moved(row):
-    return parameters(row) * (28 + 4 * (row["ranks"] - 1) + (2 if row["bf16"] else 0))
+    return parameters(row) * (28 + 4 * (row["ranks"] - 1))
