@@ -48,6 +48,8 @@ struct Cluster {
   std::vector<DeviceSpec> devices;  // in the order of ranks
   std::vector<Link> links;  // from the innermost level; each connects whole blocks of the previous
   bool assumed = false;     // typical figures: the devices are unknown
+  // A rank's collectives run on the cores that compute its ops, which make no progress meanwhile.
+  bool shared_cores = false;
 
   int64_t ranks() const;
   // Returns the device of a rank. Throws Error for a rank that the cluster lacks.

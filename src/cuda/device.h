@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <memory>
 
-#include "cuda/graphs/recorded_collectives.h"
 #include "cuda/handles.h"
 #include "exec/cuda.h"
 #include "exec/device.h"
 
 namespace perigee::cuda {
+
+class RecordedCollectives;
 
 // Converts timed events of a GPU to nanoseconds of exec::now().
 class Clock {

@@ -46,6 +46,7 @@ struct State {
   size_t run = 0, step = 0;
   size_t blocked = SIZE_MAX;                // index into `done` that it waits for
   std::vector<double> done;                 // by event and copy: end; NaN: started; -1: not started
+  std::vector<double> began;                // like `done`; of what has been waited for: its end
   std::vector<std::deque<int32_t>> queues;  // by stream: transfers in order
   std::vector<double> busy;                 // by stream
   std::vector<int32_t> active;              // by network level: running transfers
@@ -72,10 +73,11 @@ struct Later {
 
 class Engine {
  public:
-  Engine(std::vector<Actor> actors, std::vector<RankSteps> steps, size_t levels,
+  Engine(std::vector<Actor> actors, std::vector<RankSteps> steps, const cost::Cluster& cluster,
          const SimulateOptions& options)
       : actors_(std::move(actors)),
         steps_(std::move(steps)),
+        shared_cores_(cluster.shared_cores),
         record_(options.intervals),
         record_runs_(options.runs) {
     intervals.resize(actors_.size());
@@ -86,9 +88,10 @@ class Engine {
       state.copies = static_cast<size_t>(program->most_copies());
       state.once = compile::started_once(*program);
       state.done.assign(static_cast<size_t>(program->events) * state.copies, -1);
+      state.began = state.done;
       state.queues.resize(program->streams.size());
       state.busy.resize(program->streams.size());
-      state.active.resize(levels);
+      state.active.resize(cluster.links.size());
       states_.push_back(std::move(state));
     }
   }
@@ -175,7 +178,9 @@ class Engine {
       state.blocked = place;
       return false;
     }
-    state.clock = std::max(state.clock, done);
+    const double held = shared_cores_ ? held_up(state.clock, state.began[place], done) : 0;
+    state.began[place] = done;
+    state.clock = std::max(state.clock, done) + held;
     return true;
   }
 
@@ -290,6 +295,7 @@ class Engine {
         record(party.actor, *party.step, run, stream, transfer.begin, now_ - transfer.begin,
                bytes_of(*state.program, *party.step->source));
       }
+      state.began[party.event] = transfer.begin;
       state.done[party.event] = now_;
       auto& queue = state.queues[stream];
       queue.pop_front();
@@ -321,7 +327,7 @@ class Engine {
 
   std::vector<Actor> actors_;
   std::vector<RankSteps> steps_;
-  bool record_, record_runs_;
+  bool shared_cores_, record_, record_runs_;
   std::vector<State> states_;
   std::vector<Transfer> transfers_;
   std::vector<int32_t> under_way_;
@@ -376,7 +382,7 @@ Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, O
     seconds += steps.back().seconds;
     measured += steps.back().measured;
   }
-  Engine engine(actors, std::move(steps), costs.cluster().links.size(), options);
+  Engine engine(actors, std::move(steps), costs.cluster(), options);
   engine.run();
   Simulation result;
   result.ranks = engine.times();

@@ -4,7 +4,9 @@
 // A rank has a compute stream, which runs its instructions one after the other, and a stream for
 // each group that it communicates in, which runs collectives in the order in which they start. A
 // collective begins when all its ranks have started it and their streams are free. Contention:
-// collectives of a rank on one network level share its bandwidth evenly. Instructions that run once
+// collectives of a rank on one network level share its bandwidth evenly; where they share the cores
+// of ops (Cluster::shared_cores), ops that run beside a collective end later by its time, from where
+// the rank waits for it. Instructions that run once
 // a step (optimizer, reduction of gradients) are in the programs once and count once.
 #pragma once
 

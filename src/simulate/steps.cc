@@ -11,8 +11,9 @@ using compile::Instruction;
 // Folds the steps of one section.
 class Folding {
  public:
-  Folding(const std::vector<SimulatedStep>& steps, const std::vector<SimulatedCollective>& links)
-      : steps_(steps), links_(links) {}
+  Folding(const std::vector<SimulatedStep>& steps, const std::vector<SimulatedCollective>& links,
+          bool shared_cores)
+      : steps_(steps), links_(links), shared_cores_(shared_cores) {}
 
   std::vector<SimulatedStep> run() {
     std::vector<SimulatedStep> out;
@@ -52,7 +53,7 @@ class Folding {
 
   // Simulates the range alone. Returns false where its collectives have contention.
   bool fold_range(size_t begin, size_t end, SimulatedStep& folded) {
-    std::map<int32_t, double> free, done;  // by stream; by event
+    std::map<int32_t, double> free, begun, done;  // by stream; by event
     std::map<int, double> level_free;
     std::map<int32_t, double> busy;
     double now = 0;
@@ -66,10 +67,14 @@ class Folding {
         const double start = std::max(now, free[link.stream]);
         auto& level = level_free[link.level];
         if (start < level) return false;
+        begun[step.event] = start;
         level = free[link.stream] = done[step.event] = start + link.seconds;
         busy[link.stream] += link.seconds;
       } else {
-        now = std::max(now, done[step.event]);
+        const double end = done[step.event];
+        const double held = shared_cores_ ? held_up(now, begun[step.event], end) : 0;
+        begun[step.event] = end;
+        now = std::max(now, end) + held;
       }
     }
     folded.seconds = now;
@@ -79,6 +84,7 @@ class Folding {
 
   const std::vector<SimulatedStep>& steps_;
   const std::vector<SimulatedCollective>& links_;
+  const bool shared_cores_;
 };
 
 }  // namespace
@@ -132,7 +138,7 @@ RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_o
     }
     steps.hidden.emplace_back();
     if (fold) {
-      Folding folding(list, steps.links);
+      Folding folding(list, steps.links, costs.cluster().shared_cores);
       auto folded = folding.run();
       steps.hidden.back() = std::move(folding.hidden);
       list = std::move(folded);

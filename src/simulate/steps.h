@@ -1,6 +1,7 @@
 // Programs as the simulator runs them: steps with times.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -54,6 +55,12 @@ class Meetings {
  private:
   std::map<std::pair<compile::Stream, std::vector<int32_t>>, int32_t> numbers_;
 };
+
+// Returns the seconds by which a collective has held up the ops beside it on the same cores, for a
+// rank that waits for it at `now`.
+inline double held_up(double now, double begin, double end) {
+  return std::max(0.0, std::min(now, end) - begin);
+}
 
 // Returns the actor's sections. `actor_of` is by rank. With `fold`, consecutive ops become one
 // step, and so do ranges whose collectives have no other actor, end within the range and have no

@@ -63,11 +63,13 @@ struct ProgramBuilder {
 };
 
 simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh& mesh,
-                         std::vector<int32_t> program, bool intervals = false) {
+                         std::vector<int32_t> program, bool intervals = false,
+                         bool shared_cores = false) {
   compile::Programs all{.programs = programs, .ranks = {}, .program = std::move(program)};
   for (int64_t r = 0; r < mesh.size(); ++r) all.ranks.push_back(r);
   TimesByName given;
-  const auto description = cluster(mesh.size());
+  auto description = cluster(mesh.size());
+  description.shared_cores = shared_cores;
   simulate::OpCosts costs(description, given);
   auto plain = simulate::simulate(all, mesh, costs, {});
   const auto full = simulate::simulate(all, mesh, costs, {.intervals = true});
@@ -113,6 +115,29 @@ TEST_CASE("ops before a collective's wait hide it") {
   CHECK(result.ranks[0].waiting == Approx(1));
   CHECK(result.ranks[0].streams[1] == Approx(4));
   CHECK(result.bubble_ratio == Approx(1.0 / 6));
+}
+
+TEST_CASE("ops beside a collective on the same cores end later by its time") {
+  // Seconds of the ops before, beside and after the all-reduce, which takes 4.
+  const auto seconds = [](const std::string& beside, bool wait_twice) {
+    ProgramBuilder m({"data"});
+    m.add(op("1"));
+    const auto event = m.start(1, 4);
+    m.add(op(beside));
+    m.wait(event);
+    if (wait_twice) m.wait(event);
+    m.add(op("1"));
+    ProgramBuilder other = m;
+    other.program.rank = 1;
+    const auto together = run({m.program}, {{{"data", 2}}}, {0, 0}, false, true),
+               apart = run({m.program, other.program}, {{{"data", 2}}}, {0, 1}, false, true);
+    CHECK(together.step_seconds == Approx(apart.step_seconds));
+    return together.step_seconds;
+  };
+  CHECK(seconds("0", false) == Approx(1 + 4 + 1));
+  CHECK(seconds("3", false) == Approx(1 + 3 + 4 + 1));
+  CHECK(seconds("9", false) == Approx(1 + 9 + 4 + 1));
+  CHECK(seconds("9", true) == Approx(1 + 9 + 4 + 1));
 }
 
 TEST_CASE("a collective begins when its last rank has started it") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "cuda/graphs/recorded_collectives.h"
 #include "cuda/nccl/transfer.h"
 #include "cuda/torch_side.h"
 

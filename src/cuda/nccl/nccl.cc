@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/fail.h"
+#include "cuda/graphs/recorded_collectives.h"
 #include "cuda/nccl/group.h"
 
 namespace perigee::cuda {

@@ -169,19 +169,28 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
   }
   if (choice.tensor > 1 && group.size() > 1) {
     const auto& cluster = costs.cluster();
-    made.contends = cost::level_of(cluster, group) == cost::level_of(cluster, tensor);
+    const bool shared = cost::level_of(cluster, group) == cost::level_of(cluster, tensor);
+    if (shared) made.contention = Contention::links;
   }
+  if (costs.cluster().shared_cores) made.contention = Contention::cores;
   return made;
 }
 
-double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
+double seconds_of_pass(const std::vector<Passing>& layers, Contention contention) {
+  if (contention == Contention::cores) {
+    double seconds = 0;
+    for (const auto& layer : layers) {
+      seconds += layer.times * (layer.compute + layer.gather + layer.reduce);
+    }
+    return seconds;
+  }
   double seconds = 0, left = 0;  // left: reduction of the layer before `before`
   const Passing* before = nullptr;
   // While a layer computes, the preceding one is reduced, then the next one is gathered.
   const auto pass_seconds = [&](double gather) {
     const auto [within, window, tail] = reductions_of(*before);
     double compute = before->compute, exchange = left + gather;
-    if (contends) {
+    if (contention == Contention::links) {
       const double moved = exchange + before->reduce - tail;
       const double added = shared(compute, before->communication, moved);
       compute += added;

@@ -3,6 +3,7 @@
 // stage's ops. The rules are those of the programs that compile/ makes.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "search/layers/layers.h"
@@ -21,10 +22,14 @@ struct LayerExchange {
                      // ops wait
 };
 
+// What these collectives share: nothing, links with those of tensor ranks, or cores with ops, as
+// cost::Cluster::shared_cores says.
+enum class Contention : uint8_t { none, links, cores };
+
 struct Exchanges {
   LayerExchange prologue, block, epilogue;
   double smallest_reduction = 0;
-  bool contends = false;       // tensor ranks share its links (contention)
+  Contention contention = Contention::none;
   double tied = 0;             // once a step: gradients of parameters that two stages have
   double norm_all_reduce = 0;  // once a step: the gradients' norm, over the stage's ranks
 
@@ -60,8 +65,8 @@ struct Passing {
 // Returns the seconds of a pass whose layers gather, one layer ahead of the ops, and reduce; each
 // is waited for when the next one starts. Both use one stream in the order in which they start:
 // layer k is gathered after the reduction of layer k - 2. A bucket's reduction starts when the
-// previous one has ended; until then ops wait. With `contends` two concurrent collectives take as
-// long as one after the other.
-double seconds_of_pass(const std::vector<Passing>& layers, bool contends);
+// previous one has ended; until then ops wait. On shared links two concurrent collectives take as
+// long as one after the other; on shared cores nothing is hidden.
+double seconds_of_pass(const std::vector<Passing>& layers, Contention contention);
 
 }  // namespace perigee::search

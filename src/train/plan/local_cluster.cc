@@ -1,5 +1,7 @@
 #include "train/plan/local_cluster.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "base/fail.h"
@@ -74,6 +76,8 @@ cost::Cluster cpu_hosts(const job::Job& job, int64_t ranks) {
   auto& device = cluster.devices.front();
   device.memory = memory_of_host() / static_cast<double>(of_host);
   const auto threads = static_cast<double>(threads_of_rank(job, of_host));
+  cluster.shared_cores = static_cast<double>(of_host) * threads >=
+                         static_cast<double>(at::intraop_default_num_threads());
   for (auto& [dtype, peak] : device.peak) peak *= threads;
   device.vector *= threads;
   device.bandwidth *= threads;

@@ -35,8 +35,8 @@ class DryRuns : public compile::TraceSource {
 compile::Program compile_rank(const Given& given, const plan::Plan& plan,
                               const compile::StepSpec& spec = {.clip_norm = 0.5}, int64_t rank = 0);
 
-// Returns the number of instructions of the op in the program's sections, or in the one of that
-// name.
+// Returns the number of instructions of the op in the program's sections, or in the one of this
+// name, if it is given.
 int64_t count(const compile::Program& program, const std::string& op,
               const std::string& section = "");
 

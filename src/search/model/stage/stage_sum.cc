@@ -99,10 +99,10 @@ void StageSum::add_exchange(const LayerPasses& epilogue) {
                       .communication = product.communication - product.forward_communication,
                       .gather = exchanges.prologue.gather_backward});
   }
-  const double backward_seconds = seconds_of_pass(backward_, exchanges.contends) +
+  const double backward_seconds = seconds_of_pass(backward_, exchanges.contention) +
                                   (choice.zero < 3 ? exchanges.smallest_reduction : 0);
   if (choice.zero >= 2) {
-    const double forward_seconds = seconds_of_pass(forward_, exchanges.contends);
+    const double forward_seconds = seconds_of_pass(forward_, exchanges.contention);
     stage_.exchange = forward_seconds + backward_seconds - stage_.forward - stage_.backward;
     if (choice.zero == 2) stage_.tail = backward_seconds - stage_.backward;
     stage_.forward = forward_seconds;
@@ -112,7 +112,9 @@ void StageSum::add_exchange(const LayerPasses& epilogue) {
     stage_.gradient_exchange = backward_seconds - stage_.backward;
   }
   // New weights are gathered while the next bucket is stepped.
-  stage_.optimizer = std::max(gather_, stage_.optimizer + gather_ / std::max(1.0, buckets_));
+  stage_.optimizer = exchanges.contention == Contention::cores
+                         ? gather_ + stage_.optimizer
+                         : std::max(gather_, stage_.optimizer + gather_ / std::max(1.0, buckets_));
 }
 
 void StageSum::set_bytes() {
