@@ -24,13 +24,10 @@
 #include "exec/tensor.h"
 
 namespace perigee::exec {
-namespace {
 
 using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
-
-}  // namespace
 
 struct Executor::Impl {
   Impl(compile::Program p, Communicator& c, const mesh::Mesh& m, ExecutorOptions o)

@@ -37,7 +37,7 @@ class RecordedStep {
 
   // A launch of the recorded work. `usual_nanoseconds`: the time that the step took at most without
   // being recorded. A communicator's time-out is counted for the launch as a whole, from its call,
-  // and after this time: when a wait for another rank began within the work is not seen.
+  // and after this time: it is not known when a wait for another rank begins within the work.
   struct Launch {
     int64_t step = 1;
     int64_t usual_nanoseconds = 0;

@@ -7,6 +7,7 @@
 #include <queue>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "base/fail.h"
 #include "compile/events.h"
@@ -46,7 +47,7 @@ struct State {
   size_t run = 0, step = 0;
   size_t blocked = SIZE_MAX;                // index into `done` that it waits for
   std::vector<double> done;                 // by event and copy: end; NaN: started; -1: not started
-  std::vector<double> began;                // like `done`; of what has been waited for: its end
+  std::vector<double> began, work;          // like `done`; work: seconds, 0 after the first wait
   std::vector<std::deque<int32_t>> queues;  // by stream: transfers in order
   std::vector<double> busy;                 // by stream
   std::vector<int32_t> active;              // by network level: running transfers
@@ -88,7 +89,7 @@ class Engine {
       state.copies = static_cast<size_t>(program->most_copies());
       state.once = compile::started_once(*program);
       state.done.assign(static_cast<size_t>(program->events) * state.copies, -1);
-      state.began = state.done;
+      state.began = state.work = std::vector<double>(state.done.size());
       state.queues.resize(program->streams.size());
       state.busy.resize(program->streams.size());
       state.active.resize(cluster.links.size());
@@ -178,8 +179,8 @@ class Engine {
       state.blocked = place;
       return false;
     }
-    const double held = shared_cores_ ? held_up(state.clock, state.began[place], done) : 0;
-    state.began[place] = done;
+    const double seconds = std::exchange(state.work[place], 0);
+    const double held = shared_cores_ ? held_up(state.clock, state.began[place], done, seconds) : 0;
     state.clock = std::max(state.clock, done) + held;
     return true;
   }
@@ -296,6 +297,7 @@ class Engine {
                bytes_of(*state.program, *party.step->source));
       }
       state.began[party.event] = transfer.begin;
+      state.work[party.event] = transfer.link->seconds;
       state.done[party.event] = now_;
       auto& queue = state.queues[stream];
       queue.pop_front();

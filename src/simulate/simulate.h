@@ -6,8 +6,8 @@
 // collective begins when all its ranks have started it and their streams are free. Contention:
 // collectives of a rank on one network level share its bandwidth evenly; where they share the cores
 // of ops (Cluster::shared_cores), ops that run beside a collective end later by its time, from where
-// the rank waits for it. Instructions that run once
-// a step (optimizer, reduction of gradients) are in the programs once and count once.
+// the rank waits for it. Instructions that run once a step (optimizer, reduction of gradients) are in
+// the programs once and count once.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace perigee::simulate {
 namespace {
@@ -53,7 +54,8 @@ class Folding {
 
   // Simulates the range alone. Returns false where its collectives have contention.
   bool fold_range(size_t begin, size_t end, SimulatedStep& folded) {
-    std::map<int32_t, double> free, begun, done;  // by stream; by event
+    std::map<int32_t, double> free, done;  // by stream; by event
+    std::map<int32_t, double> work;        // by event: seconds; 0 once it has been waited for
     std::map<int, double> level_free;
     std::map<int32_t, double> busy;
     double now = 0;
@@ -67,13 +69,13 @@ class Folding {
         const double start = std::max(now, free[link.stream]);
         auto& level = level_free[link.level];
         if (start < level) return false;
-        begun[step.event] = start;
+        work[step.event] = link.seconds;
         level = free[link.stream] = done[step.event] = start + link.seconds;
         busy[link.stream] += link.seconds;
       } else {
         const double end = done[step.event];
-        const double held = shared_cores_ ? held_up(now, begun[step.event], end) : 0;
-        begun[step.event] = end;
+        const double seconds = std::exchange(work[step.event], 0);
+        const double held = shared_cores_ ? held_up(now, end - seconds, end, seconds) : 0;
         now = std::max(now, end) + held;
       }
     }

@@ -56,10 +56,10 @@ class Meetings {
   std::map<std::pair<compile::Stream, std::vector<int32_t>>, int32_t> numbers_;
 };
 
-// Returns the seconds by which a collective has held up the ops beside it on the same cores, for a
-// rank that waits for it at `now`.
-inline double held_up(double now, double begin, double end) {
-  return std::max(0.0, std::min(now, end) - begin);
+// Returns the seconds by which a collective, which takes `seconds` without contention, has held up
+// the ops beside it on the same cores, for a rank that waits for it at `now`.
+inline double held_up(double now, double begin, double end, double seconds) {
+  return end > begin ? seconds * std::clamp((now - begin) / (end - begin), 0.0, 1.0) : 0;
 }
 
 // Returns the actor's sections. `actor_of` is by rank. With `fold`, consecutive ops become one

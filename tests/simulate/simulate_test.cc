@@ -140,6 +140,17 @@ TEST_CASE("ops beside a collective on the same cores end later by its time") {
   CHECK(seconds("9", true) == Approx(1 + 9 + 4 + 1));
 }
 
+TEST_CASE("two collectives at once on the cores of ops hold these up by the times of both") {
+  // All-reduces of 4 seconds each on two streams, which share the link, beside an op.
+  ProgramBuilder m({"data", "tensor"});
+  const auto first = m.start(1, 4), second = m.start(2, 4);
+  m.add(op("20"));
+  m.wait(first);
+  m.wait(second);
+  const auto result = run({m.program}, {{{"data", 2}, {"tensor", 2}}}, {0, 0, 0, 0}, false, true);
+  CHECK(result.step_seconds == Approx(20 + 4 + 4));
+}
+
 TEST_CASE("a collective begins when its last rank has started it") {
   ProgramBuilder fast({"data"}), slow({"data"}, 1);
   for (auto* m : {&fast, &slow}) {

@@ -16,8 +16,7 @@ namespace perigee::cuda {
 // on all ranks, and from run to run on the same GPUs and NCCL. The collectives of a recorded step
 // (exec/recorder.h) have one time-out together: check() throws, with the name of the first one that
 // has not ended, where their launch has not ended within the time-out and the time that the step
-// takes unrecorded. Throws Error when the ranks do not meet
-// or NCCL does not start.
+// takes unrecorded. Throws Error when the ranks do not meet or NCCL does not start.
 std::unique_ptr<exec::Communicator> nccl_communicator(const exec::RendezvousOptions& options,
                                                       std::shared_ptr<CudaDevice> device);
 

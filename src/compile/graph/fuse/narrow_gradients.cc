@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "compile/gradients/state.h"
 #include "compile/gradients/tensor_step.h"
 #include "compile/graph/fuse/readers.h"
 #include "compile/graph/fuse/skip_cast.h"
@@ -30,10 +31,7 @@ bool in_unit(const plan::Plan& plan, const std::string& parameter) {
 
 // Returns whether the ranks' gradients are summed.
 bool is_reduced(const plan::Plan& plan, const mesh::Placements& placements) {
-  for (size_t a = 0; a < placements.size(); ++a) {
-    if (plan.mesh.axes[a].size > 1 && placements[a].is_partial()) return true;
-  }
-  return false;
+  return !axes_where(plan.mesh, placements, mesh::Placement::Kind::partial).empty();
 }
 
 }  // namespace
