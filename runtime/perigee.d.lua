@@ -100,8 +100,8 @@ function methods.offload(config) end
 ---@return table
 function methods.overlap(config) end
 
----Layers that the model writes out in primitive ops become one op forward and one backward, which save less for the backward pass and read memory once: attention, cross_entropy, layer_norm, rms_norm, rotary, swiglu, and pairs of your own. A layer with an inner value that other ops read stays as it is.
----@param config? table config: names of built-in pairs (default: all) and pairs of your own, {name, pattern, replacement}: graphs in text form (runtime/methods/module_replace.md). A pair with `within`, a list of scopes or module types, is replaced there only; one with `dtypes` only where the model computes in one of them.
+---Layers that the model writes out in primitive ops become one op forward and one backward, which save less for the backward pass and read memory once: attention, cross_entropy, layer_norm, rms_norm, rotary, swiglu, and pairs of your own. A layer with an inner value that other ops read stays as it is. A strategy without this method replaces all of these layers.
+---@param config? table config: names of built-in pairs (default: all) and pairs of your own, {name, pattern, replacement}: graphs in text form (runtime/methods/module_replace.md). A pair with `within`, a list of scopes or module types, is replaced there only; one with `dtypes` only where the model computes in one of them; enabled (boolean, default true): false: all layers stay as the model writes them.
 ---@return table
 function methods.module_replace(config) end
 

@@ -152,7 +152,8 @@ local function by_trials(draft, o, out)
     add { { "none", { tensor = 1, pipe = 1 } }, { "parallel_mode", {} } }
   end
   if not draft:uses_method("module_replace") then
-    add { { "none", {} }, { "module_replace", { methods = { { "module_replace" } } } } }
+    local kept = { methods = { { "module_replace", { enabled = false } } } }
+    add { { "none", kept }, { "module_replace", { methods = { { "module_replace" } } } } }
   end
   if draft.pins.checkpoint == nil then
     add { { "none", { checkpoint = false } }, { "checkpoint", { checkpoint = true } } }

@@ -137,9 +137,7 @@ local model_parallel = {
   { "tp_comm_atomic_ag", "boolean", false, no_effect = "see tp_comm_overlap_ag" },
   { "tp_comm_split_rs", "boolean", true, no_effect = "see tp_comm_overlap_rs" },
   { "tp_comm_atomic_rs", "boolean", false, no_effect = "see tp_comm_overlap_rs" },
-  { "cross_entropy_loss_fusion", "boolean", false, sets = function(draft)
-    draft:use("module_replace", { "cross_entropy" })  -- warns where nothing is written out
-  end },
+  { "cross_entropy_loss_fusion", "boolean", false, no_effect = "a loss is one op with and without it" },
   { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" },
     no_effect = "the native fusion is used" },
   { "tp_comm_overlap_disable_qkv", "boolean", false, with = "tp_comm_overlap" },

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/fail.h"
@@ -10,12 +12,14 @@
 #include "methods/placed.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
+#include "plan/rewrites.h"
 #include "schedule/interleave.h"
 #include "schedule/of_plan.h"
 
 namespace perigee::methods {
 
 std::shared_ptr<const Method> parallel_mode();
+std::shared_ptr<const Method> module_replace();
 
 namespace {
 
@@ -99,6 +103,53 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
   return plan;
 }
 
+// Returns whether the plan names ops or values that its rewrites replace.
+bool names_replaced(const plan::Plan& plan, const graph::Graph& graph) {
+  const auto rewritten = plan::apply(plan.rewrites, graph);
+  std::set<std::string_view> ops;
+  for (const auto& node : rewritten.nodes) ops.insert(node.op);
+  const auto is_gone = [&](const std::string& op) { return !ops.contains(op); };
+  const auto& recompute = plan.recompute;
+  if (std::ranges::any_of(recompute.keep, is_gone) || std::ranges::any_of(recompute.only, is_gone))
+    return true;
+  for (const auto& [scope, kept] : recompute.keep_in) {
+    if (std::ranges::any_of(kept, is_gone)) return true;
+  }
+  const auto names = graph::value_names(graph);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const bool gone = graph.values[v].producer >= 0 && rewritten.values[v].producer < 0;
+    if (gone && plan.placements.contains(names[v])) return true;
+  }
+  return false;
+}
+
+// Returns the plan of all methods, with module_replace where none of them is it and the strategy names
+// no op or value that it would replace.
+plan::Plan apply_all(const StrategySpec& strategy, const PlanRequest& request) {
+  const auto implied = module_replace();
+  const auto is_given = [&](const MethodUse& use) { return use.method->name() == implied->name(); };
+  if (std::ranges::none_of(strategy.methods, is_given)) {
+    auto uses = strategy.methods;
+    uses.push_back({implied, {.implied = true}});
+    uses = in_order(std::move(uses));
+    try {
+      auto plan = apply_methods(strategy, uses, uses.size(), request);
+      const bool adapts = plan.adapters && !graph::has_adapters(*request.graph, *plan.adapters);
+      if (!plan.rewrites.empty() &&
+          names_replaced(plan,
+                         adapts ? graph::adapt(*request.graph, *plan.adapters) : *request.graph)) {
+        plan.rewrites.clear();
+        std::erase_if(plan.decisions, [&](const auto& d) { return d.by == implied->name(); });
+      }
+      return plan;
+    } catch (const Error&) {
+      // The strategy names an op that would be gone, or has an error without the method, too.
+    }
+  }
+  const auto uses = in_order(strategy.methods);
+  return apply_methods(strategy, uses, uses.size(), request);
+}
+
 }  // namespace
 
 void fit_batch(plan::Plan& plan, const PlanRequest& request) {
@@ -134,13 +185,11 @@ plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request) {
     for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
     return plan;
   }
-  const auto uses = in_order(strategy.methods);
   plan::Plan plan;
-  check_methods(strategy, request, apply_methods(strategy, uses, uses.size(), request),
-                [&](plan::Plan made) {
-                  fit_batch(made, request);
-                  plan = std::move(made);
-                });
+  check_methods(strategy, request, apply_all(strategy, request), [&](plan::Plan made) {
+    fit_batch(made, request);
+    plan = std::move(made);
+  });
   plan.decisions.push_back({"batch", batch_sentence(plan, step_samples(plan, request))});
   return plan;
 }

@@ -27,6 +27,7 @@ struct Config {
   std::string place = {};  // where the user wrote the method, "FILE:LINE: "; "": unknown
   // Where the user wrote fields and values that errors may name.
   std::map<std::string, std::string> places = {};
+  bool implied = false;  // no strategy wrote the method: decisions say only what it changes
 
   bool has(std::string_view field) const { return fields.contains(field); }
 };

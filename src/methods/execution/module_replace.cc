@@ -10,16 +10,19 @@
 namespace perigee::methods {
 namespace {
 
-struct NoFields {};
+struct ReplaceConfig {
+  bool enabled = true;
+};
 
-class ModuleReplace : public MethodWith<NoFields> {
+class ModuleReplace : public MethodWith<ReplaceConfig> {
  public:
   std::string_view name() const override { return "module_replace"; }
   std::string_view doc() const override {
     return "Layers that the model writes out in primitive ops become one op forward and one "
            "backward, which save less for the backward pass and read memory once: attention, "
            "cross_entropy, layer_norm, rms_norm, rotary, swiglu, and pairs of your own. A layer "
-           "with an inner value that other ops read stays as it is.";
+           "with an inner value that other ops read stays as it is. A strategy without this method "
+           "replaces all of these layers.";
   }
   std::string_view items() const override {
     return "names of built-in pairs (default: all) and pairs of your own, {name, pattern, "
@@ -32,13 +35,20 @@ class ModuleReplace : public MethodWith<NoFields> {
   }
 
  protected:
-  const FieldTable<NoFields>& table() const override {
-    static const FieldTable<NoFields> table(std::vector<FieldRow<NoFields>>{});
+  const FieldTable<ReplaceConfig>& table() const override {
+    static const FieldTable<ReplaceConfig> table(
+        {{.name = "enabled",
+          .member = &ReplaceConfig::enabled,
+          .doc = "false: all layers stay as the model writes them"}});
     return table;
   }
 
-  void edit(plan::Plan& plan, const NoFields&, const Config& config,
+  void edit(plan::Plan& plan, const ReplaceConfig& given, const Config& config,
             const PlanRequest& request) const override {
+    if (!given.enabled) {
+      plan.decisions.push_back({"module_replace", "all layers stay as the model writes them"});
+      return;
+    }
     auto pairs = read_all(config.items);
     if (config.items.empty()) {
       for (const auto& name : graph::fusion_names()) pairs.push_back({.rewrite = {.name = name}});
@@ -67,10 +77,11 @@ class ModuleReplace : public MethodWith<NoFields> {
              done[r].refused.empty() ? "matches nowhere" : "got " + done[r].refused.front());
       }
       if (config.items.empty() && done[r].count == 0 && done[r].refused.empty()) continue;
+      if (config.implied && done[r].count == 0) continue;
       plan.decisions.push_back({"module_replace", sentence(rewrite, done[r])});
       if (done[r].count > 0) plan.rewrites.push_back(rewrite);
     }
-    if (plan.rewrites.empty() && !rewrites.empty()) {
+    if (plan.rewrites.empty() && !rewrites.empty() && !config.implied) {
       plan.decisions.push_back({"module_replace",
                                 "no layer of the model is written out in a known "
                                 "form"});

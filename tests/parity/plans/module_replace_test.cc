@@ -177,7 +177,8 @@ Given given_of(const Style& style, bool weights_are_a_result = false, bool wide 
   return given;
 }
 
-const std::string kOneDevice = R"([["parallel_mode", [["data", 1]]]])";
+const std::string kOneDevice =
+    R"([["parallel_mode", [["data", 1]]], ["module_replace", {"enabled": false}]])";
 std::string replaced(const std::string& axes = R"([["data", 1]])", const std::string& more = "",
                      const std::string& config = "{}") {
   return R"([["parallel_mode", )" + axes + R"(], ["module_replace", )" + config + "]" + more + "]";
@@ -357,6 +358,42 @@ TEST_CASE("a layer whose inner value another op reads is not replaced, and the p
   }
   CHECK_THAT(sentences, Contains("layer_norm is one op, forward and backward, at 2 places"));
   CHECK_THAT(sentences, Contains("aten::_softmax inside it is a result"));
+}
+
+TEST_CASE(
+    "a strategy without module_replace replaces all layers, unless it names one of their ops") {
+  const auto given = built_in(kLlama, kReplaceRows);
+  const auto plan_with = [&](const std::string& more) {
+    return plan_of(given, R"([["parallel_mode", [["data", 1]]])" + more + "]", kReplaceRows);
+  };
+  const auto replaced_in = [&](const std::string& more) {
+    std::vector<std::string> names;
+    for (const auto& rewrite : plan_with(more).rewrites) names.push_back(rewrite.name);
+    return names;
+  };
+  const std::vector<std::string> all = {"rotary", "swiglu"};
+  CHECK(replaced_in("") == all);
+  CHECK_THAT(plan::print(plan_with("")), Contains("swiglu is one op, forward and backward, at 2"));
+  CHECK(replaced_in(R"(, ["checkpoint", {"1": "blocks.*", "keep": ["mm"]}])") == all);
+  CHECK(replaced_in(R"(, ["checkpoint", {"1": "blocks.*", "keep": ["swiglu"]}])") == all);
+  CHECK(replaced_in(R"(, ["module_replace", ["swiglu"]])") == std::vector<std::string>{"swiglu"});
+  for (const auto* more : {R"(, ["module_replace", {"enabled": false}])",
+                           R"(, ["checkpoint", {"1": "blocks.*", "keep": ["silu"]}])",
+                           R"(, ["checkpoint", {"1": "blocks.*", "ops": ["silu"]}])"}) {
+    INFO(more);
+    CHECK(replaced_in(more).empty());
+  }
+  const auto pinned = plan_of(
+      given,
+      R"([["parallel_mode", [["tensor", 2], ["data", 1]]], ["tensor_parallel", {}],
+          ["partition_constraints", [{"name": "aten::silu", "parent_module": "mlp",
+            "allowed_partition_dims": [], "replica_allowed": true}]]])",
+      kReplaceRows);
+  CHECK(pinned.rewrites.empty());
+  const auto gpt = built_in(kGpt, kReplaceRows);
+  const auto plan = plan_of(gpt, R"([["parallel_mode", [["data", 1]]]])", kReplaceRows);
+  CHECK(plan.rewrites.empty());
+  CHECK_THAT(plan::print(plan), !Contains("module_replace"));
 }
 
 TEST_CASE("users add pairs of their own, and pairs that do not match are refused") {
