@@ -6,9 +6,7 @@
 #include <functional>
 
 #include "base/fail.h"
-#include "compile/draft/fuse_activations.h"
 #include "compile/draft/keep_casts.h"
-#include "compile/draft/product_ways.h"
 #include "compile/gradients/accumulate.h"
 #include "compile/gradients/loss_scale.h"
 #include "compile/gradients/state.h"
@@ -36,6 +34,9 @@
 #include "compile/overlap/order.h"
 #include "compile/overlap/slice_products.h"
 #include "compile/overlap/waits.h"
+#include "compile/products/fuse_activations.h"
+#include "compile/products/product_ways.h"
+#include "compile/products/sum_products.h"
 #include "compile/stages/cut_exchanges.h"
 #include "compile/stages/parts.h"
 #include "compile/stages/receive_ahead.h"
@@ -281,7 +282,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"fuse_bias", "lets products add their bias",
        [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
-      {"fold_casts", "lets additions and norms in float32 read and make a low precision",
+      {"fold_casts", "lets additions, norms and rotary positions in float32 read and make a low precision",
        fold_rank_casts},
       {"chunk_loss", "computes the loss and its gradients in chunks of rows",
        [](RankState& s) {
@@ -297,7 +298,7 @@ const std::vector<Pass<DraftState>>& draft_passes() {
   static const std::vector<Pass<DraftState>> passes = {
       {"split_gradients", "gives gradients that are sums to the step as their summands",
        [](DraftState& s) { if (splits_gradients(s.plan)) change(s, split_gradients); }},
-      {"fuse_rows", "lets norms do additions, GELU's gradient the sum of its rows, and casts magnitudes",
+      {"fuse_rows", "lets norms do additions and casts, GELU's gradient the sum of its rows, and casts magnitudes",
        [](DraftState& s) { change(s, [&](Local& local) { fuse_rows(local, s.plan.offload.activations); }); }},
       {"narrow_gradients", "gives gradients of a low precision to the step as they are",
        [](DraftState& s) { change(s, [&](Local& local) { narrow_gradients(local, s.plan, s.spec); }); }},
@@ -321,6 +322,8 @@ const std::vector<Pass<DraftState>>& draft_passes() {
       {"slice_products", "cuts products into slices that overlap with their collectives", slice},
       {"fuse_activations", "lets products compute GELU and its gradient",
        [](DraftState& s) { if (s.plan.overlap.activations) fuse_activations(s.draft, s.traces); }},
+      {"sum_products", "makes products add to the values that their results are added to",
+       [](DraftState& s) { sum_products(s.draft, s.traces); }},
       {"set_product_ways", "states how products are computed where the plan says it",
        [](DraftState& s) { set_product_ways(s.draft, s.plan.products, s.traces); }},
       {"offload_activations", "copies saved activations to host memory and back",

@@ -59,7 +59,7 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
 }
 
 // Throws Error where the plan wants GELU to be computed by products, but the graph has none that
-// may be (compile/draft/fuse_activations.h).
+// may be (compile/products/fuse_activations.h).
 void check_activations(const graph::Graph& graph) {
   const bool has_one = std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
     if (node.op != "aten::gelu" || node.get<std::string>("approximate", "none") != "tanh")

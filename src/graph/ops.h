@@ -31,17 +31,19 @@
 //       the last row of the slot's caches, which no other position names, is undefined. train/generate adds it
 //   perigee::swiglu(gate, up)                  silu(gate) * up
 //   perigee::swiglu_backward(grad, gate, up) -> (d_gate, d_up)
-//   perigee::rotary(self [*,s,d], cos [s,d], sin [s,d])   self * cos + cat(-second, first half of self) * sin
+//   perigee::rotary(self [*,s,d], cos [s,d], sin [s,d])   self * cos + cat(-second, first half of self) * sin; here and
+//                                              below, cos and sin may be float32 beside bfloat16 or float16
 //   perigee::rotary_backward(grad [*,s,d], cos, sin) -> d_self
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
 //       here and below, a norm of float32 may make output, and read grad, in bfloat16 or float16
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
 //   perigee::add_rms_norm(self [*, n], other, weight? [n], eps) -> (sum, output, rstd [*, 1])
 //       sum = self + other, and its norm. other may be of a lower precision. compile/ makes this op and the four after it
-//   perigee::rms_norm_backward_add(grad, self, weight?, rstd, other) -> (d_self + other, d_weight?)
+//   perigee::rms_norm_backward_add(grad, self, weight?, rstd, other) -> (d = d_self + other, d_weight?, low?, sum?)
+//       low: d of float32 in bfloat16 or float16; sum: of low's rows [n], the gradient of a bias
 //   perigee::add_layer_norm(self, other, normalized_shape, weight?, bias?, eps) -> (sum, output, mean, rstd)
 //   perigee::layer_norm_backward_add(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask, other)
-//       -> (d_input + other, d_weight?, d_bias?)         otherwise as aten::native_layer_norm and its backward op
+//       -> (d_input + other, d_weight?, d_bias?, low?, sum?)    otherwise as aten::native_layer_norm and its backward op
 //   perigee::gelu_backward_sum(grad_output, self [*, n], approximate) -> (d_self, sum [n] of d_self's rows: the gradient
 //                                              of a bias before GELU)
 //   perigee::cross_entropy(logits [n, c], target [n], weight? [c], ignore_index, label_smoothing)

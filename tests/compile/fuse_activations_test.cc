@@ -1,5 +1,5 @@
 // Products that compute GELU and its gradient, in hand-made sections.
-#include "compile/draft/fuse_activations.h"
+#include "compile/products/fuse_activations.h"
 
 #include <catch2/catch.hpp>
 

@@ -196,6 +196,82 @@ TEST_CASE("the gradient of a norm adds another gradient, unless that is made lat
   CHECK(s.graph.nodes[2].outputs == std::vector{sum, back[1], back[2]});
 }
 
+namespace {
+
+// A norm's gradient with an addition, cast to bfloat16 for a product and the gradient of a bias.
+struct Rounded : Sketch {
+  static constexpr const char* kNorm = "perigee::layer_norm_backward_add";
+  const std::vector<int64_t> normalized;
+  std::vector<ValueId> back;
+  ValueId low, sum, bias;
+
+  explicit Rounded(std::vector<int64_t> over = {8}) : normalized(std::move(over)) {
+    const auto vector = TensorType{DType::float32, normalized};
+    back = several("aten::native_layer_norm_backward",
+                   {{"grad_out", input()},
+                    {"input", input()},
+                    {"normalized_shape", normalized},
+                    {"mean", input(kStatistics)},
+                    {"rstd", input(kStatistics)},
+                    {"weight", input(vector)},
+                    {"bias", input(vector)},
+                    {"output_mask", std::vector<bool>{true, true, true}}},
+                   {kTokens, vector, vector}, Phase::backward);
+    sum = add(back[0], input());
+    for (const auto v : {sum, back[1], back[2]}) output(v);
+  }
+  void round(DType dtype = DType::bfloat16) {
+    low = op("perigee::cast", {{"self", sum}}, {dtype, kTokens.shape}, Phase::backward);
+    const auto rows = op("perigee::reshape", {{"self", low}}, {dtype, kMatrix.shape},
+                         Phase::backward);
+    bias = op("aten::sum.dim_IntList", {{"self", rows}, {"dim", std::vector<int64_t>{0}}},
+              {dtype, kOfColumns.shape}, Phase::backward);
+    for (const auto v : {rows, bias}) output(v);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the gradient of a norm rounds itself, and sums its rounded rows") {
+  Rounded s;
+  s.round();
+  REQUIRE(s.fused() == Ops{Rounded::kNorm, "perigee::reshape", "perigee::reshape"});
+  const auto& node = s.graph.nodes[0];
+  REQUIRE(node.outputs.size() == 5);
+  CHECK(node.outputs[0] == s.sum);
+  CHECK(node.outputs[3] == s.low);
+  CHECK((s.graph.type(node.outputs[4]) == TensorType{DType::bfloat16, {8}}));
+  CHECK(s.graph.nodes[2].get<ValueId>("self", {}) == node.outputs[4]);
+  CHECK(s.graph.nodes[2].outputs[0] == s.bias);
+}
+
+TEST_CASE("the gradient of a norm over two dims rounds itself without a sum") {
+  Rounded s({3, 8});
+  s.round();
+  CHECK((s.fused() == Ops{Rounded::kNorm, "perigee::reshape", "aten::sum.dim_IntList"}));
+  CHECK(s.graph.nodes[0].outputs.size() == 4);
+}
+
+TEST_CASE("casts of a norm's gradient to float64, after other work, or of another part stay") {
+  const Ops before = {Rounded::kNorm, "perigee::cast", "perigee::reshape", "aten::sum.dim_IntList"};
+  Rounded wide;
+  wide.round(DType::float64);
+  CHECK(wide.fused() == before);
+  Rounded late;
+  late.output(late.op("aten::neg", {{"self", late.input()}}, kTokens, Phase::backward));
+  late.round();
+  CHECK(late.fused().size() == 5);
+  Rounded stage;
+  stage.round();
+  stage.local.stage.emplace().section = {0, 0, 1, 1, 1};
+  CHECK(stage.fused() == before);
+  Rounded apart;  // the plan treats the values of one of both scopes apart
+  apart.graph.scopes.push_back({"block", "Block"});
+  apart.round();
+  apart.graph.nodes[2].scope = "block";
+  CHECK(apart.fused({"block"}) == before);
+}
+
 TEST_CASE("GELU's gradient makes the sum of its rows") {
   Gelu g;
   REQUIRE(g.fused() == Ops{"perigee::gelu_backward_sum", "perigee::reshape", "perigee::reshape"});

@@ -337,6 +337,30 @@ TEST_CASE("the gradient of a norm reads a gradient of a low precision without a 
   CHECK(left(true).size() == 3);
 }
 
+TEST_CASE("rotary positions in float32 read and make a low precision where only casts read them") {
+  const bool backward = GENERATE(false, true);
+  const std::string op = backward ? "perigee::rotary_backward" : "perigee::rotary";
+  const auto left = [&](DType to, bool shared) {
+    Padded net;
+    const auto wide = net.add("perigee::cast", {{"self", net.part(kFlatLow)}}, kFlat);
+    const auto x = net.add("perigee::reshape", {{"self", wide}}, kPart);
+    const auto y = net.add(
+        op, {{backward ? "grad" : "self", x}, {"cos", net.part(kPart)}, {"sin", net.part(kPart)}},
+        kPart);
+    const TensorType made{to, kPart.shape};
+    net.output(
+        net.add("aten::neg", {{"self", net.add("perigee::cast", {{"self", y}}, made)}}, made));
+    if (shared) net.output(y);
+    const auto folded = compile::fold_casts(net.graph);
+    graph::verify(folded);
+    return ops(folded);
+  };
+  const Ops stays = {"perigee::cast", "perigee::reshape", op, "perigee::cast", "aten::neg"};
+  CHECK((left(DType::bfloat16, false) == Ops{"perigee::reshape", op, "aten::neg"}));
+  CHECK(left(DType::bfloat16, true) == stays);
+  CHECK(left(DType::float16, false) == stays);  // from another low precision than to
+}
+
 TEST_CASE("a gradient that is reshaped twice is copied once") {
   Padded net;
   const TensorType flat{DType::float32, {24}}, two{DType::float32, {6, 4}};

@@ -103,6 +103,43 @@ TEST_CASE("kernels with a row per block take any number of rows and columns") {
                   loss, {{dtype, {rows, columns}}}, tolerance(type));
 }
 
+TEST_CASE("gradients of norms take rows of packs at any address, and round and sum them") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const bool layer = GENERATE(true, false), aligned = GENERATE(true, false);
+  // Several parts; rows of one, two and three packs a thread, and of more than four.
+  const auto [rows, columns] = GENERATE(
+      table<int64_t, int64_t>({{66, 8}, {2, 1024}, {2, 1032}, {2, 2056}, {2, 4104}, {1, 8200}}));
+  const auto low = GENERATE(DType::bfloat16, DType::float16);
+  const bool rounds = type == at::kFloat;
+  if (!rounds && low == DType::float16) return;
+  seed(8);
+  const auto dtype = dtype_of(type);
+  const auto make = [&](const std::vector<int64_t>& shape, at::ScalarType of) {
+    return aligned ? at::randn(shape, at::kDouble).to(of) : shifted(shape, of);
+  };
+  Named in = {{layer ? "input" : "self", make({rows, columns}, type)},
+              {"rstd", at::rand({rows, 1})},
+              {"other", make({rows, columns}, type)},
+              {"weight", make({columns}, type)}};
+  Args args;
+  Types types = {{dtype, {rows, columns}}, {dtype, {columns}}};
+  if (layer) {
+    in.insert(in.end(), {{"mean", at::randn({rows, 1})}, {"bias", make({columns}, type)}});
+    args = {{"normalized_shape", std::vector<int64_t>{columns}},
+            {"output_mask", std::vector<bool>{true, true, true}}};
+    types.push_back({dtype, {columns}});
+  }
+  if (rounds) types.insert(types.end(), {{low, {rows, columns}}, {low, {columns}}});
+  // The upstream gradient in the type of the rows, or of their rounded gradients.
+  for (const auto of : {type, scalar_type(low)}) {
+    if (!rounds && of != type) continue;
+    in.insert(in.begin(), {layer ? "grad_out" : "grad", make({rows, columns}, of)});
+    same_everywhere(std::string("perigee::") + (layer ? "layer" : "rms") + "_norm_backward_add", in,
+                    args, types, rounds ? 2e-2 : 0.3);
+    in.erase(in.begin());
+  }
+}
+
 // Compares a cast to eight bits that makes the largest magnitude, too; `shape`: of the magnitude.
 void cast_with_magnitude(const at::Tensor& self, const std::vector<int64_t>& shape) {
   same_everywhere("perigee::fp8_cast_amax", {{"self", self}, {"scale", at::full({}, 37.0f)}},
@@ -295,6 +332,9 @@ TEST_CASE("large products take any number of rows and columns") {
   same_everywhere("aten::mm", {{"self", a}, {"mat2", b}}, {}, {{dtype_of(type), {509, 517}}}, 0.05);
   same_everywhere("aten::mm", {{"self", a.t()}, {"mat2", shifted({509, 520}, type)}}, {},
                   {{dtype_of(type), {515, 520}}}, 0.05);
+  // Added to a sum of the same precision.
+  const auto sum = at::randn({509, 517}).to(type);
+  same_everywhere("perigee::addmm_", {{"sum", sum}, {"self", a}, {"mat2", b}}, {}, {}, 0.05);
 }
 
 TEST_CASE("a norm takes any number of tensors of any sizes and types") {
@@ -343,7 +383,9 @@ TEST_CASE("rotary positions take any number of heads, positions and columns") {
   const auto dtype = dtype_of(type);
   const int64_t positions = GENERATE(0, 1, 7, 129), columns = GENERATE(2, 6, 34, 130);
   seed(11);
-  const auto cos = shifted({positions, columns}, type), sin = shifted({positions, columns}, type);
+  const auto angles = GENERATE_COPY(type, at::kFloat);
+  const auto cos = shifted({positions, columns}, angles),
+             sin = shifted({positions, columns}, angles);
   const auto packed = shifted({2, positions, 3, columns + 3}, type);  // [b, s, h, d]
   for (const auto& x :
        {shifted({2, 3, positions, columns}, type), packed.narrow(3, 1, columns).transpose(1, 2),

@@ -50,6 +50,20 @@ TEST_CASE("a product of 16-bit matrices is added to float32 without rounding, in
   }
 }
 
+TEST_CASE("a product adds to a sum of its own low precision") {
+  at::manual_seed(1);
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const int64_t size = GENERATE(5, 128);  // by LibTorch, and by blocks where the CPU has them
+  const auto a = at::randn({size, size}).to(type), b = at::randn({size, size}).to(type);
+  const auto start = at::randn({size, size}).to(type);
+  const auto exact = at::addmm(start.to(at::kDouble), a.to(at::kDouble), b.to(at::kDouble));
+  for (auto* kernel : {&cpu_kernel, &reference_kernel}) {
+    const auto sum = start.clone();
+    call(kernel, "perigee::addmm_", {{"sum", sum}, {"self", a}, {"mat2", b}}, {}, {});
+    CHECK(at::allclose(sum.to(at::kDouble), exact, 0.02, 0.05));
+  }
+}
+
 TEST_CASE("a product in place overwrites a sum that is not a number, and leaves its neighbours") {
   at::manual_seed(1);
   for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {

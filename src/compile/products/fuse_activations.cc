@@ -1,4 +1,4 @@
-#include "compile/draft/fuse_activations.h"
+#include "compile/products/fuse_activations.h"
 
 #include <algorithm>
 #include <map>
@@ -23,7 +23,8 @@ ValueId operand(const Instruction& instruction, std::string_view name) {
 
 bool is_tanh(const Instruction& instruction) {
   return std::ranges::any_of(instruction.args, [](const auto& argument) {
-    return argument == std::pair<std::string, graph::Arg>("approximate", std::string("tanh"));
+    const auto* form = std::get_if<std::string>(&argument.second);
+    return argument.first == "approximate" && form && *form == "tanh";
   });
 }
 

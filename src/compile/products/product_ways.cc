@@ -1,4 +1,4 @@
-#include "compile/draft/product_ways.h"
+#include "compile/products/product_ways.h"
 
 #include <algorithm>
 #include <iterator>

@@ -45,7 +45,7 @@ struct Pack {
 
 // Returns the number of elements before the first multiple of 16 bytes.
 template <class T>
-__device__ int64_t elements_to_pack(const T* p) {
+__host__ __device__ int64_t elements_to_pack(const T* p) {
   return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
 }
 
@@ -143,13 +143,27 @@ inline unsigned blocks_for(int64_t n, int64_t each = 1) {
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 1 << 20 ? 1 << 20 : blocks);
 }
 
+// Two values, which are combined at once.
+template <class W>
+struct Two {
+  W first, second;
+};
+
+// Returns the value of the thread of the warp whose number differs in these bits.
+template <class W>
+__device__ W shuffled(W value, int bits) {
+  return __shfl_xor_sync(~0u, value, bits);
+}
+template <class W>
+__device__ Two<W> shuffled(Two<W> value, int bits) {
+  return {shuffled(value.first, bits), shuffled(value.second, bits)};
+}
+
 // Combines one value of each of the kThreads threads in a fixed order; all threads get the result.
 // combine: commutative.
 template <class W, class Combine>
 __device__ W block_reduce(W value, Combine combine) {
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    value = combine(value, __shfl_xor_sync(~0u, value, apart));
-  }
+  for (int apart = kWarp / 2; apart > 0; apart /= 2) value = combine(value, shuffled(value, apart));
   __shared__ W shared[kWarps];
   __syncthreads();  // all threads have read the values of the last call
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
@@ -162,6 +176,12 @@ __device__ W block_reduce(W value, Combine combine) {
 template <class W>
 __device__ W block_sum(W value) {
   return block_reduce(value, [](W a, W b) { return a + b; });
+}
+template <class W>
+__device__ Two<W> block_sum(Two<W> value) {
+  return block_reduce(value, [](Two<W> a, Two<W> b) {
+    return Two<W>{a.first + b.first, a.second + b.second};
+  });
 }
 
 }  // namespace perigee::cuda

@@ -81,6 +81,17 @@ PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
 void column_sums(const void* x, void* partials, int64_t parts, Rows shape, Element element,
                  cudaStream_t stream);
 
+// The sums of the rows of such partials, which are next to each other: [count, parts, columns].
+struct PartSums {
+  static constexpr int kMost = 3;
+  int count = 0;
+  void* out[kMost];  // [columns]
+  Element elements[kMost];
+};
+// `element`: of the partials.
+void sum_parts(const void* partials, int64_t parts, int64_t columns, Element element,
+               const PartSums& sums, cudaStream_t stream);
+
 // ---- gelu.cu: types and rows as for column_sums. exact: by erf, else by tanh.
 
 // d = g * GELU'(x); partials as those of column_sums, of d before it is rounded.
@@ -161,14 +172,24 @@ struct Added {
 // y = (x - mean) rstd weight + bias. Writes the statistics.
 void row_norm(const RowNorm& norm, const Added& added, void* y, double eps, cudaStream_t stream);
 
-// d_x = the derivative for the upstream gradient g, + other (or nullptr: 0). d_x may be g, x or other.
-void row_norm_backward(const RowNorm& norm, const void* g, const void* other, void* d_x,
-                       cudaStream_t stream);
+// What the gradient of a norm makes. A sum is given by partial sums [parts, columns], of which row p
+// is that of the p-th of `parts` ranges of rows. nullptr: not needed.
+struct NormGradients {
+  const void* other = nullptr;  // added to d_x
+  void* d_x = nullptr;          // may be g, x or other
+  // With d_x, where x is float32: d_x in bfloat16 or float16.
+  void* low = nullptr;
+  Element low_element = Element::bfloat16;
+  void* of_weight = nullptr;  // sums g (x - mean) rstd
+  void* of_bias = nullptr;    // sums g
+  void* of_low = nullptr;     // with low: sums its rows
+  int64_t parts = 1;
+};
 
-// Row p of of_weight [parts, columns] sums g (x - mean) rstd over the p-th of `parts` ranges of rows,
-// that of of_bias g. Either may be nullptr.
-void row_norm_partials(const RowNorm& norm, const void* g, void* of_weight, void* of_bias,
-                       int64_t parts, cudaStream_t stream);
+// For the upstream gradient g. Rows of at most 4,096 elements (16 bits: 8,192), in whole packs at
+// multiples of 16 bytes, are read once.
+void row_norm_backward(const RowNorm& norm, const void* g, const NormGradients& to,
+                       cudaStream_t stream);
 
 // ---- swiglu.cu: float32, float64, bfloat16, float16; n elements. A result may be an operand.
 
@@ -185,10 +206,14 @@ struct Heads {
   int64_t batch = 0, heads = 0, positions = 0, columns = 0;
   int64_t batch_stride = 0, head_stride = 0, position_stride = 0;
 };
+// angles: of cos and sin, which have the type of x and y or, beside 16 bits, float32.
+struct RotaryTypes {
+  Element element, angles;
+};
 // y = x cos + cat(-second, first half of x) sin, or the derivative of that; y is contiguous, cos
 // and sin [positions, columns].
 void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape,
-            bool backward, Element element, cudaStream_t stream);
+            bool backward, RotaryTypes types, cudaStream_t stream);
 
 // The result of attention to some of the keys: output [rows, columns], logsumexp [rows].
 struct Attended {

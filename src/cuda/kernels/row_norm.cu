@@ -23,16 +23,24 @@ struct alignas(n * sizeof(O)) Few {
   }
 };
 
+// Reads the elements i, i + 1, ... of a tensor at any address.
+template <class O, class W, int n>
+__device__ void load_few(const O* p, int64_t i, W (&values)[n]) {
+  if (Few<O, n>::begins_at(p + i)) {
+    const auto few = *reinterpret_cast<const Few<O, n>*>(p + i);
+    for (int j = 0; j < n; ++j) values[j] = load(few.values, j);
+  } else {
+    for (int j = 0; j < n; ++j) values[j] = load(p, i + j);
+  }
+}
+
 // Reads the elements i, i + 1, ... of a tensor whose type may be another than that of the packs.
 template <class T, class O, int n>
 __device__ void load_other(const O* p, int64_t i, Wide<T> (&values)[n]) {
   if constexpr (std::is_same_v<T, O>) {
     load_values(p, i, values);
-  } else if (Few<O, n>::begins_at(p + i)) {
-    const auto few = *reinterpret_cast<const Few<O, n>*>(p + i);
-    for (int j = 0; j < n; ++j) values[j] = load(few.values, j);
   } else {
-    for (int j = 0; j < n; ++j) values[j] = load(p, i + j);
+    load_few(p, i, values);
   }
 }
 
@@ -104,46 +112,155 @@ __global__ void forward(const T* x, const O* other, T* sum, const T* weight, con
   }
 }
 
-// d_x may be the memory of g, of x or of other (nullptr, or what is added to d_x). mean: nullptr
-// for RMS norm.
+// Rows in a lower precision than float32, or nothing.
+struct Low {
+  void* data;
+  bool is_bfloat16;  // else float16
+
+  // Writes the elements i, i + 1, ..., which become what was written.
+  template <class W, int n>
+  __device__ void store_rounded(int64_t i, W (&values)[n]) const {
+    if constexpr (std::is_same_v<W, float>) {
+      if (is_bfloat16) {
+        store_as(static_cast<__nv_bfloat16*>(data), i, values);
+      } else {
+        store_as(static_cast<__half*>(data), i, values);
+      }
+    }
+  }
+
+ private:
+  template <class O, int n>
+  __device__ void store_as(O* p, int64_t i, float (&values)[n]) const {
+    O rounded[n];
+    for (int j = 0; j < n; ++j) {
+      store(rounded, j, values[j]);
+      values[j] = load(rounded, j);
+    }
+    store_other<float>(p, i, values);
+  }
+};
+
+// The gradients of a norm of x [rows, columns] for the upstream gradient g.
 template <class T, class G>
-__global__ void backward(const G* g, const T* x, const T* weight, const Wide<T>* mean,
-                         const Wide<T>* rstd, const T* other, T* d_x, Rows shape) {
+struct Backward {
+  const G* g;
+  const T *x, *weight;          // weight: nullptr: 1
+  const Wide<T>*mean, *rstd;    // mean: nullptr for RMS norm
+  const T* other;               // what is added to d_x, or nullptr
+  T* d_x;                       // may be the memory of g, of x or of other
+  Low low;                      // d_x in a lower precision
+  Wide<T>*of_weight, *of_bias;  // [parts, columns] partial sums, or nullptr
+  Wide<T>* of_low;
+  int64_t parts;
+  Rows shape;
+
+  // Returns the part of a row's gradient that comes from its mean. total: the sum of g weight.
+  __device__ Wide<T> offset(Wide<T> total) const {
+    return mean ? total / static_cast<Wide<T>>(shape.columns) : Wide<T>(0);
+  }
+};
+
+// One block per row; a block continues with rows beyond the grid.
+template <class T, class G>
+__global__ void backward(Backward<T, G> b) {
   using W = Wide<T>;
-  const int64_t n = shape.columns;
-  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
+  const int64_t n = b.shape.columns;
+  for (int64_t row = blockIdx.x; row < b.shape.rows; row += gridDim.x) {
     const int64_t at = row * n;
-    const T* same = if_same<T>(g + at);
-    const int64_t head = other ? head_of(x + at, n, same, d_x + at, other + at)
-                               : head_of(x + at, n, same, d_x + at);
-    const W r = rstd[row], m = mean ? mean[row] : W(0);
+    const T* same = if_same<T>(b.g + at);
+    const int64_t head = b.other ? head_of(b.x + at, n, same, b.d_x + at, b.other + at)
+                                 : head_of(b.x + at, n, same, b.d_x + at);
+    const W r = b.rstd[row], m = b.mean ? b.mean[row] : W(0);
     const auto scaled = [&](W upstream, int64_t i) {
-      return upstream * (weight ? load(weight, i) : W(1));
+      return upstream * (b.weight ? load(b.weight, i) : W(1));
     };
-    W dot = 0, total = 0;
-    for_row(x + at, n, head, [&](int64_t first, const auto& values) {
+    Two<W> sums = {};
+    for_row(b.x + at, n, head, [&](int64_t first, const auto& values) {
       std::remove_const_t<std::remove_reference_t<decltype(values)>> upstream;
-      load_other<T>(g + at, first, upstream);
+      load_other<T>(b.g + at, first, upstream);
       for (const W& value : values) {
         const auto j = &value - values;
         const W part = scaled(upstream[j], first + j);
-        dot += part * (value - m);
-        total += part;
+        sums.first += part * (value - m);
+        sums.second += part;
       }
     });
-    const W along = block_sum(dot) * r * r / static_cast<W>(n);
-    const W offset = mean ? block_sum(total) / static_cast<W>(n) : W(0);
-    for_row(x + at, n, head, [&](int64_t first, auto& values) {
+    sums = block_sum(sums);
+    const W along = sums.first * r * r / static_cast<W>(n);
+    const W offset = b.offset(sums.second);
+    for_row(b.x + at, n, head, [&](int64_t first, auto& values) {
       std::remove_reference_t<decltype(values)> upstream, added = {};
-      load_other<T>(g + at, first, upstream);
-      if (other) load_values(other + at, first, added);
+      load_other<T>(b.g + at, first, upstream);
+      if (b.other) load_values(b.other + at, first, added);
       for (W& value : values) {
         const auto j = &value - values;
         value = (scaled(upstream[j], first + j) - offset - (value - m) * along) * r + added[j];
       }
-      store_values(d_x + at, first, values);
+      store_values(b.d_x + at, first, values);
+      if (b.low.data) b.low.store_rounded(at + first, values);
     });
   }
+}
+
+// One block per part, which takes its rows one after the other. A thread has the packs t, t + kThreads,
+// ... of each row, at most kPacks, and sums their columns. Rows are whole packs at multiples of 16 bytes.
+template <class T, class G, int kPacks>
+__global__ void backward_in_parts(Backward<T, G> b) {
+  using W = Wide<T>;
+  constexpr int kEach = Pack<T>::kElements;
+  const int64_t n = b.shape.columns, part = blockIdx.x;
+  const int64_t begin = b.shape.rows * part / b.parts, end = b.shape.rows * (part + 1) / b.parts;
+  const auto each_pack = [&](auto f) {
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t i = (int64_t{p} * kThreads + threadIdx.x) * kEach;
+      if (i < n) f(p, i);
+    }
+  };
+  W of_weight[kPacks][kEach] = {}, of_bias[kPacks][kEach] = {}, of_low[kPacks][kEach] = {};
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * n;
+    const W r = b.rstd[row], m = b.mean ? b.mean[row] : W(0);
+    W normalised[kPacks][kEach], scaled[kPacks][kEach];
+    Two<W> sums = {};
+    each_pack([&](int p, int64_t i) {
+      W upstream[kEach], weight[kEach];
+      load_values(b.x + at, i, normalised[p]);
+      load_other<T>(b.g + at, i, upstream);
+      if (b.weight) load_few(b.weight, i, weight);
+      for (int j = 0; j < kEach; ++j) {
+        normalised[p][j] = (normalised[p][j] - m) * r;
+        scaled[p][j] = upstream[j] * (b.weight ? weight[j] : W(1));
+        of_weight[p][j] += upstream[j] * normalised[p][j];
+        of_bias[p][j] += upstream[j];
+        sums.first += scaled[p][j] * normalised[p][j];
+        sums.second += scaled[p][j];
+      }
+    });
+    sums = block_sum(sums);
+    const W along = sums.first / static_cast<W>(n);
+    const W offset = b.offset(sums.second);
+    each_pack([&](int p, int64_t i) {
+      W values[kEach], added[kEach] = {};
+      if (b.other) load_values(b.other + at, i, added);
+      for (int j = 0; j < kEach; ++j) {
+        values[j] = (scaled[p][j] - offset - normalised[p][j] * along) * r + added[j];
+      }
+      store_values(b.d_x + at, i, values);
+      if (!b.low.data) return;
+      b.low.store_rounded(at + i, values);
+      for (int j = 0; j < kEach; ++j) of_low[p][j] += values[j];
+    });
+  }
+  const auto put = [&](W* partials, const W(&sums)[kPacks][kEach]) {
+    if (!partials) return;
+    each_pack([&](int p, int64_t i) {
+      for (int j = 0; j < kEach; ++j) partials[part * n + i + j] = sums[p][j];
+    });
+  };
+  put(b.of_weight, of_weight);
+  put(b.of_bias, of_bias);
+  put(b.of_low, of_low);
 }
 
 // One thread per column and part; consecutive threads read consecutive columns. of_weight, of_bias:
@@ -204,34 +321,82 @@ void row_norm(const RowNorm& norm, const Added& added, void* y, double eps, cuda
   });
 }
 
-void row_norm_backward(const RowNorm& norm, const void* g, const void* other, void* d_x,
-                       cudaStream_t stream) {
-  if (norm.shape.rows * norm.shape.columns == 0) return;
-  dispatch_floating(norm.element, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    dispatch_beside<T>(norm.outer, [&](auto* outer_type) {
-      using G = std::remove_pointer_t<decltype(outer_type)>;
-      launch(backward<T, G>, row_blocks(norm.shape.rows), kThreads, stream,
-             static_cast<const G*>(g), static_cast<const T*>(norm.x),
-             static_cast<const T*>(norm.weight), static_cast<const Wide<T>*>(norm.mean),
-             static_cast<const Wide<T>*>(norm.rstd), static_cast<const T*>(other),
-             static_cast<T*>(d_x), norm.shape);
-    });
-  });
+namespace {
+
+// Returns whether rows of packs begin at multiples of 16 bytes.
+template <class T>
+bool has_packs(const T* rows, int64_t columns) {
+  return elements_to_pack(rows) == 0 && columns % Pack<T>::kElements == 0;
 }
 
-void row_norm_partials(const RowNorm& norm, const void* g, void* of_weight, void* of_bias,
-                       int64_t parts, cudaStream_t stream) {
-  if (norm.shape.columns == 0 || parts == 0) return;
+template <class T, class G>
+void sum_of_rows(const G* rows, Wide<T>* partials, int64_t parts, Rows shape, cudaStream_t stream) {
+  const dim3 grid(blocks_for(shape.columns), static_cast<unsigned>(parts));
+  const T* none = nullptr;
+  const Wide<T>* no_statistics = nullptr;
+  Wide<T>* not_needed = nullptr;
+  launch(partial_sums<T, G>, grid, kThreads, stream, rows, none, no_statistics, no_statistics,
+         not_needed, partials, parts, shape);
+}
+
+// Rows of any length, at any address: in two or three passes.
+template <class T, class G>
+void backward_in_passes(const Backward<T, G>& b, cudaStream_t stream) {
+  if (b.of_weight || b.of_bias) {  // first, since d_x may be the memory of an operand
+    const dim3 grid(blocks_for(b.shape.columns), static_cast<unsigned>(b.parts));
+    launch(partial_sums<T, G>, grid, kThreads, stream, b.g, b.x, b.mean, b.rstd, b.of_weight,
+           b.of_bias, b.parts, b.shape);
+  }
+  if (!b.d_x) return;
+  launch(backward<T, G>, row_blocks(b.shape.rows), kThreads, stream, b);
+  if constexpr (std::is_same_v<T, float>) {
+    if (!b.of_low) return;
+    b.low.is_bfloat16 ? sum_of_rows<T>(static_cast<const __nv_bfloat16*>(b.low.data), b.of_low,
+                                       b.parts, b.shape, stream)
+                      : sum_of_rows<T>(static_cast<const __half*>(b.low.data), b.of_low, b.parts,
+                                       b.shape, stream);
+  }
+}
+
+template <class T, class G>
+void backward_of(const Backward<T, G>& b, cudaStream_t stream) {
+  const int64_t n = b.shape.columns, packs = (n / Pack<T>::kElements + kThreads - 1) / kThreads;
+  const bool whole = b.d_x && has_packs(b.x, n) && has_packs<T>(b.d_x, n) &&
+                     (!b.other || has_packs(b.other, n)) &&
+                     (!std::is_same_v<T, G> || has_packs(b.g, n));
+  const auto start = [&](auto kernel) {
+    launch(kernel, dim3(static_cast<unsigned>(b.parts)), kThreads, stream, b);
+  };
+  if (!whole || packs > 4) return backward_in_passes(b, stream);
+  packs == 1   ? start(backward_in_parts<T, G, 1>)
+  : packs == 2 ? start(backward_in_parts<T, G, 2>)
+               : start(backward_in_parts<T, G, 4>);
+}
+
+}  // namespace
+
+void row_norm_backward(const RowNorm& norm, const void* g, const NormGradients& to,
+                       cudaStream_t stream) {
+  if (norm.shape.rows * norm.shape.columns == 0 || to.parts == 0) return;
   dispatch_floating(norm.element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const dim3 grid(blocks_for(norm.shape.columns), static_cast<unsigned>(parts));
+    using W = Wide<T>;
     dispatch_beside<T>(norm.outer, [&](auto* outer_type) {
       using G = std::remove_pointer_t<decltype(outer_type)>;
-      launch(partial_sums<T, G>, grid, kThreads, stream, static_cast<const G*>(g),
-             static_cast<const T*>(norm.x), static_cast<const Wide<T>*>(norm.mean),
-             static_cast<const Wide<T>*>(norm.rstd), static_cast<Wide<T>*>(of_weight),
-             static_cast<Wide<T>*>(of_bias), parts, norm.shape);
+      backward_of(Backward<T, G>{.g = static_cast<const G*>(g),
+                                 .x = static_cast<const T*>(norm.x),
+                                 .weight = static_cast<const T*>(norm.weight),
+                                 .mean = static_cast<const W*>(norm.mean),
+                                 .rstd = static_cast<const W*>(norm.rstd),
+                                 .other = static_cast<const T*>(to.other),
+                                 .d_x = static_cast<T*>(to.d_x),
+                                 .low = {to.low, to.low_element == Element::bfloat16},
+                                 .of_weight = static_cast<W*>(to.of_weight),
+                                 .of_bias = static_cast<W*>(to.of_bias),
+                                 .of_low = static_cast<W*>(to.of_low),
+                                 .parts = to.parts,
+                                 .shape = norm.shape},
+                  stream);
     });
   });
 }

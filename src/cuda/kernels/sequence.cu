@@ -4,9 +4,10 @@
 namespace perigee::cuda {
 namespace {
 
-// A thread rotates an element of a row's first half and its counterpart in the second half.
-template <class T>
-__global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, bool backward) {
+// A thread rotates an element of a row's first half and its counterpart in the second half. A: the type
+// of the angles.
+template <class T, class A>
+__global__ void turn(const T* x, const A* cos, const A* sin, T* y, Heads shape, bool backward) {
   using W = Wide<T>;
   const int64_t half = shape.columns / 2;
   const int64_t n = shape.batch * shape.heads * shape.positions * half;
@@ -45,14 +46,18 @@ __global__ void merge(const Wide<T>* self, const Wide<T>* logsumexp, const T* ot
 }  // namespace
 
 void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape,
-            bool backward, Element element, cudaStream_t stream) {
+            bool backward, RotaryTypes types, cudaStream_t stream) {
   const int64_t n = shape.batch * shape.heads * shape.positions * (shape.columns / 2);
   if (n == 0) return;
-  dispatch_floating(element, [&](auto* type) {
+  dispatch_floating(types.element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    launch(turn<T>, blocks_for(n), kThreads, stream, static_cast<const T*>(x),
-           static_cast<const T*>(cos), static_cast<const T*>(sin), static_cast<T*>(y), shape,
-           backward);
+    const auto start = [&](auto* angle_type) {
+      using A = std::remove_pointer_t<decltype(angle_type)>;
+      launch(turn<T, A>, blocks_for(n), kThreads, stream, static_cast<const T*>(x),
+             static_cast<const A*>(cos), static_cast<const A*>(sin), static_cast<T*>(y), shape,
+             backward);
+    };
+    types.angles == types.element ? start(type) : start(static_cast<Wide<T>*>(nullptr));
   });
 }
 

@@ -25,13 +25,14 @@ Kernel gelu_backward_sum(const Arguments& a, const OpContext&) {
     const Rows shape = {x.numel() / x.size(-1), x.size(-1)};
     const int64_t parts = parts_of(shape.rows);
     out[0] = at::empty(x.sizes(), x.options());
-    const auto partials = at::empty({parts, shape.columns},
-                                    x.options().dtype(wide_type(x.scalar_type())));
+    const auto sum = at::empty({shape.columns}, x.options());
+    const ColumnTotals totals(x.scalar_type(), parts, {sum});
     gelu_backward_sum(g.const_data_ptr(), x.const_data_ptr(), out[0].mutable_data_ptr(),
-                      partials.mutable_data_ptr(), parts, shape, exact, element_of(x.scalar_type()),
+                      totals.partials(0), parts, shape, exact, element_of(x.scalar_type()),
                       current_stream());
     check_launch("gelu_backward_sum");
-    if (sum_wanted) out[1] = partials.sum(0).to(x.scalar_type());
+    totals.finish();
+    if (sum_wanted) out[1] = sum;
   };
 }
 

@@ -1,4 +1,4 @@
-// Layer norm and RMS norm, also of a sum, and their gradients, also with another one added.
+// Layer norm and RMS norm, also of a sum, and their gradients, also with another one added, and rounded.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -115,13 +115,21 @@ Kernel row_norm_backward(const Arguments& a, const OpContext&) {
   const auto mask = found ? std::get<std::vector<bool>>(*found) : std::vector<bool>(3, true);
   const std::array<bool, 3> wanted = {mask[0], mask[1] && operands.weight >= 0 && a.wanted(1),
                                       mask[2] && operands.bias >= 0 && a.wanted(2)};
-  return [operands, wanted, grad = a.operand(operands.centred ? "grad_out" : "grad"),
+  // The gradient in a lower precision, and the sum of its rows.
+  const size_t low = operands.centred ? 3 : 2;
+  const auto low_type = a.wanted(low) ? std::optional(exec::scalar_type(a.type(low).dtype))
+                                      : std::nullopt;
+  const bool low_sum = low_type && a.wanted(low + 1);
+  return [operands, wanted, low, low_type, low_sum,
+          grad = a.operand(operands.centred ? "grad_out" : "grad"),
           mean = a.optional_operand("mean"), rstd = a.operand("rstd"),
           other = a.optional_operand("other"),
           math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
-    if (!operands.fit(in)) return math(in, out, draw);
+    const auto type = in[operands.x].scalar_type(), wide = wide_type(type);
+    if (!operands.fit(in) || (low_type && (type != at::kFloat || !is_half(*low_type)))) {
+      return math(in, out, draw);
+    }
     const auto x = in[operands.x].contiguous();
-    const auto type = x.scalar_type(), wide = wide_type(type);
     const bool fits = fits_beside(in[grad].scalar_type(), type);
     const auto g = (fits ? in[grad] : in[grad].to(type)).contiguous();
     const auto added = other < 0 ? Tensor() : in[other].to(type).contiguous();
@@ -131,32 +139,25 @@ Kernel row_norm_backward(const Arguments& a, const OpContext&) {
     const int64_t columns = operands.columns(in);
     const auto norm = describe(x, columns, weight, Tensor(), means, factors, g.scalar_type());
     if (wanted[0]) out[0] = at::empty(x.sizes(), x.options());
-    // First, since the gradient of x may lie in the memory of an operand.
-    if (wanted[1] || wanted[2]) {
-      // The number of parts depends on the shape only, so that sums are equal on all GPUs.
-      const int64_t parts = std::clamp<int64_t>(norm.shape.rows / 64, 1, 64);
-      const auto partials = [&](bool needed) {
-        return needed ? at::empty({parts, columns}, x.options().dtype(wide)) : Tensor();
-      };
-      const auto of_weight = partials(wanted[1]), of_bias = partials(wanted[2]);
-      const auto memory = [](const Tensor& t) {
-        return t.defined() ? t.mutable_data_ptr() : nullptr;
-      };
-      row_norm_partials(norm, g.const_data_ptr(), memory(of_weight), memory(of_bias), parts,
-                        current_stream());
-      const auto put = [&](size_t result, const Tensor& sums, int position) {
-        if (!wanted[result]) return;
-        const auto& vector = in[position];
-        out[result] = sums.sum(0).to(vector.scalar_type()).view(vector.sizes());
-      };
-      put(1, of_weight, operands.weight);
-      put(2, of_bias, operands.bias);
-    }
-    if (wanted[0]) {
-      row_norm_backward(norm, g.const_data_ptr(), data_or_null(added), out[0].mutable_data_ptr(),
-                        current_stream());
-    }
+    if (low_type) out[low] = at::empty(x.sizes(), x.options().dtype(*low_type));
+    if (wanted[1]) out[1] = at::empty(in[operands.weight].sizes(), in[operands.weight].options());
+    if (wanted[2]) out[2] = at::empty(in[operands.bias].sizes(), in[operands.bias].options());
+    if (low_sum) out[low + 1] = at::empty({columns}, x.options().dtype(*low_type));
+    // The number of parts depends on the shape only, so that sums are equal on all GPUs.
+    NormGradients to = {.other = data_or_null(added),
+                        .d_x = wanted[0] ? out[0].mutable_data_ptr() : nullptr,
+                        .low = low_type ? out[low].mutable_data_ptr() : nullptr,
+                        .parts = std::clamp<int64_t>(norm.shape.rows / 32, 1, 512)};
+    if (low_type) to.low_element = element_of(*low_type);
+    const auto total = [&](bool needed, size_t result) { return needed ? out[result] : Tensor(); };
+    const ColumnTotals totals(type, to.parts,
+                              {total(wanted[1], 1), total(wanted[2], 2), total(low_sum, low + 1)});
+    to.of_weight = totals.partials(0);
+    to.of_bias = totals.partials(1);
+    to.of_low = totals.partials(2);
+    row_norm_backward(norm, g.const_data_ptr(), to, current_stream());
     check_launch("row_norm_backward");
+    totals.finish();
   };
 }
 

@@ -29,6 +29,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"aten::native_layer_norm_backward", row_norm_backward},
       {"aten::sum.dim_IntList", sum_over_dims},
       {"perigee::accumulate_", accumulate},
+      {"perigee::addmm_", product_in_place},
       {"perigee::add_layer_norm", row_norm},
       {"perigee::add_rms_norm", row_norm},
       {"perigee::attention", attention},

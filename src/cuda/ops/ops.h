@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
+#include <vector>
 
 #include "cuda/kernels/kernels.h"
 #include "cuda/torch_side.h"
@@ -59,8 +61,9 @@ Kernel fp8_amax_rows(const Arguments& arguments, const OpContext& context);
 
 Kernel sum_over_dims(const Arguments& arguments, const OpContext& context);
 
-// aten::mm, padded where that is faster (products.h).
+// aten::mm, and perigee::addmm_ of 16 bits, padded where that is faster (products.h).
 Kernel product(const Arguments& arguments, const OpContext& context);
+Kernel product_in_place(const Arguments& arguments, const OpContext& context);
 
 // perigee::mm_gelu and mm_gelu_backward: by cuBLASLt's epilogues where it has a kernel for them.
 Kernel activated_product(const Arguments& arguments, const OpContext& context);
@@ -105,6 +108,23 @@ bool has_whole_rows(const at::Tensor& tensor);
 // Returns the number of ranges of rows whose sums a kernel makes. It depends on the number of rows
 // only, so that sums are equal on all GPUs.
 int64_t parts_of(int64_t rows);
+
+// Sums over the rows of a matrix that a kernel makes in parts.
+class ColumnTotals {
+ public:
+  // `type`: of the matrix. totals: one for each sum, of as many elements as the matrix has columns, of
+  // any floating point type; or no tensor for one that is not needed.
+  ColumnTotals(at::ScalarType type, int64_t parts, std::initializer_list<at::Tensor> totals);
+  // Returns the memory of the k-th sum's partials, [parts, columns] of wide_type(type), or nullptr.
+  void* partials(size_t k) const { return partials_.at(k); }
+  // Writes the totals, after the kernel.
+  void finish() const;
+
+ private:
+  at::Tensor memory_;
+  std::vector<void*> partials_;
+  PartSums sums_;
+};
 
 // Returns the tensor as rows of so many elements.
 Rows rows_of(const at::Tensor& tensor, int64_t columns);

@@ -6,6 +6,7 @@
 
 #include "cuda/ops/ops.h"
 #include "exec/ops/dispatcher.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::cuda {
 namespace {
@@ -119,6 +120,22 @@ Kernel product(const Arguments& a, const OpContext& context) {
     if (is_half(x.scalar_type()) && padding_pays(sizes_of(x, y))) {
       if (const auto sizes = padded_sizes(x, y)) {
         out[0] = can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes);
+        return;
+      }
+    }
+    plain(in, out, draw);
+  };
+}
+
+Kernel product_in_place(const Arguments& a, const OpContext&) {
+  return [sum = a.operand("sum"), self = a.operand("self"), other = a.operand("mat2"),
+          plain = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
+    const auto &x = in[self], &y = in[other];
+    if (in[sum].scalar_type() == x.scalar_type() && is_half(x.scalar_type()) &&
+        padding_pays(sizes_of(x, y))) {
+      if (const auto sizes = padded_sizes(x, y)) {
+        auto to = in[sum];
+        to.add_(can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes));
         return;
       }
     }

@@ -11,16 +11,17 @@ using at::Tensor;
 using Operands = std::span<const Tensor>;
 using Results = std::span<Tensor>;
 
-// Uses the reference's kernel for types without a CUDA kernel, and where the angles are not of x's
-// type and of the shape [positions, columns].
+// Uses the reference's kernel for types without a CUDA kernel, and where the angles have neither x's
+// type nor, beside 16 bits, float32, or not the shape [positions, columns].
 Kernel rotation(const Arguments& a, const char* operand, bool backward) {
   return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), backward,
           math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
-    const auto type = in[self].scalar_type();
+    const auto type = in[self].scalar_type(), of_angles = in[first].scalar_type();
     const auto angles = in[self].sizes().slice(in[self].dim() < 2 ? 0 : in[self].dim() - 2);
     const bool plain = in[self].dim() >= 2 && in[self].size(-1) % 2 == 0 && is_computed(type) &&
-                       in[first].scalar_type() == type && in[second].scalar_type() == type &&
-                       in[first].sizes() == angles && in[second].sizes() == angles;
+                       (of_angles == type || (is_half(type) && of_angles == at::kFloat)) &&
+                       in[second].scalar_type() == of_angles && in[first].sizes() == angles &&
+                       in[second].sizes() == angles;
     if (!plain) return math(in, out, draw);
     auto x = in[self];
     out[0] = at::empty(x.sizes(), x.options());
@@ -39,7 +40,7 @@ Kernel rotation(const Arguments& a, const char* operand, bool backward) {
             .batch_stride = x.stride(0),
             .head_stride = x.stride(1),
             .position_stride = x.stride(2)},
-           backward, element_of(type), current_stream());
+           backward, {element_of(type), element_of(of_angles)}, current_stream());
     check_launch("rotary");
   };
 }

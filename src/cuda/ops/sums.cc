@@ -31,6 +31,33 @@ bool has_whole_rows(const Tensor& t) {
          reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
 
+ColumnTotals::ColumnTotals(at::ScalarType type, int64_t parts, std::initializer_list<Tensor> totals)
+    : partials_(totals.size()) {
+  int64_t columns = 0;
+  at::TensorOptions options;
+  for (const auto& total : totals) {
+    if (!total.defined()) continue;
+    columns = total.numel();
+    options = total.options().dtype(wide_type(type));
+    sums_.out[sums_.count] = total.mutable_data_ptr();
+    sums_.elements[sums_.count++] = element_of(total.scalar_type());
+  }
+  if (sums_.count == 0) return;
+  memory_ = at::empty({sums_.count, parts, columns}, options);
+  int64_t place = 0;
+  for (size_t k = 0; const auto& total : totals) {
+    if (total.defined()) partials_[k] = memory_.select(0, place++).mutable_data_ptr();
+    ++k;
+  }
+}
+
+void ColumnTotals::finish() const {
+  if (sums_.count == 0) return;
+  sum_parts(memory_.const_data_ptr(), memory_.size(1), memory_.size(2),
+            element_of(memory_.scalar_type()), sums_, current_stream());
+  check_launch("sum_parts");
+}
+
 int64_t parts_of(int64_t rows) { return std::clamp<int64_t>(rows / 64, 1, 256); }
 
 Kernel sum_over_dims(const Arguments& a, const OpContext& context) {
@@ -47,11 +74,12 @@ Kernel sum_over_dims(const Arguments& a, const OpContext& context) {
     }
     const Rows shape = {x.numel() / x.size(-1), x.size(-1)};
     const int64_t parts = parts_of(shape.rows);
-    const auto partials = at::empty({parts, shape.columns}, x.options().dtype(wide_type(scalar)));
-    column_sums(x.const_data_ptr(), partials.mutable_data_ptr(), parts, shape, element_of(scalar),
+    out[0] = at::empty(type.shape, x.options());
+    const ColumnTotals totals(scalar, parts, {out[0]});
+    column_sums(x.const_data_ptr(), totals.partials(0), parts, shape, element_of(scalar),
                 current_stream());
     check_launch("column_sums");
-    out[0] = partials.sum(0).to(scalar).view(type.shape);
+    totals.finish();
   };
 }
 

@@ -155,6 +155,10 @@ Kernel product_in_place(const Arguments& arguments) {
     } else if (to.scalar_type() == at::kFloat && to.stride(1) == 1 && is_plain(to) &&
                goes_by_blocks(way, a, b)) {
       multiply_by_blocks(to, a, b, add);
+    } else if (add && to.scalar_type() == a.scalar_type() && goes_by_blocks(way, a, b)) {
+      const auto product = at::empty(to.sizes(), to.options());
+      multiply_by_blocks(product, a, b, false);
+      to.add_(product);
     } else if (add) {
       to.addmm_(a, b);
     } else {

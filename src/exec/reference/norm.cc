@@ -64,6 +64,26 @@ class Forward {
   std::array<std::optional<at::ScalarType>, 2> types_;  // of mean and rstd, where they are needed
 };
 
+// The results of a norm's gradient in a lower precision, where they are needed: the gradient of x, and
+// the sum of its rows.
+class Rounded {
+ public:
+  // `first`: the first of these results.
+  Rounded(const Arguments& a, size_t first) : first_(first), sum_(a.wanted(first + 1)) {
+    if (a.wanted(first)) type_ = scalar_type(a.type(first).dtype);
+  }
+  void operator()(Results out) const {
+    if (!type_) return;
+    const auto low = out[first_] = out[0].to(*type_, false, /*copy=*/true);
+    if (sum_) out[first_ + 1] = at::sum_to(low, at::IntArrayRef{low.size(-1)});
+  }
+
+ private:
+  size_t first_;
+  bool sum_;
+  std::optional<at::ScalarType> type_;
+};
+
 // self + other in self's type.
 Tensor sum_of(const Tensor& self, const Tensor& other) {
   return at::add(self, other).to(self.scalar_type());
@@ -92,7 +112,7 @@ Kernel layer_norm_backward(const Arguments& a) {
   return [grad = a.operand("grad_out"), self = a.operand("input"), mean = a.operand("mean"),
           rstd = a.operand("rstd"), weight = a.optional_operand("weight"),
           bias = a.optional_operand("bias"), shape = a.integers("normalized_shape"),
-          other = a.optional_operand("other"),
+          other = a.optional_operand("other"), rounded = Rounded(a, 3),
           mask = std::array<bool, 3>{(*masks)[0], (*masks)[1], (*masks)[2]}](
              Operands in, Results out, const Draw&) {
     const auto& x = in[self];
@@ -111,6 +131,7 @@ Kernel layer_norm_backward(const Arguments& a) {
     if (mask[0] && other >= 0) out[0] = sum_of(out[0], in[other]);
     if (wanted(1, weight)) out[1] = std::get<1>(results).to(in[weight].scalar_type());
     if (wanted(2, bias)) out[2] = std::get<2>(results).to(in[bias].scalar_type());
+    rounded(out);
   };
 }
 
@@ -133,10 +154,12 @@ Kernel add_rms_norm(const Arguments& a) {
 Kernel rms_norm_backward_add(const Arguments& a) {
   Op op = a.op();
   op.name = "perigee::rms_norm_backward";
-  return [other = a.operand("other"), norm = reference_op(op)](Operands in, Results out,
-                                                               const Draw& draw) {
-    norm(in, out, draw);
+  op.outputs.resize(std::min<size_t>(op.outputs.size(), 2));
+  return [other = a.operand("other"), rounded = Rounded(a, 2), norm = reference_op(op)](
+             Operands in, Results out, const Draw& draw) {
+    norm(in, out.first(std::min<size_t>(out.size(), 2)), draw);
     out[0] = sum_of(out[0], in[other]);
+    rounded(out);
   };
 }
 

@@ -51,8 +51,8 @@ std::optional<Pattern> layer_norm(const Call& call) {
     if (name != "weight" && name != "bias") mark(pattern.operands[i]);
   }
   for (int r = 0; r < call.result_count(); ++r) {
-    const bool of_weight = backward && r > 0;
-    if (call.has_result(r) && !of_weight) mark(pattern.results[r]);
+    const bool of_rows = !backward || r == 0 || r == 3;
+    if (call.has_result(r) && of_rows) mark(pattern.results[r]);
   }
   if (backward) {
     pattern.linear = {{call.find("grad_out")}};
@@ -81,7 +81,7 @@ void add_norm_rules(Rules& rules) {
           {"perigee::add_rms_norm",
            "self: b* h^, other: b* h, weight?: h -> b* h, b* h, b* 1; eps"},
           {"perigee::rms_norm_backward_add",
-           "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1, other: b* h -> b* h, h; "
+           "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1, other: b* h -> b* h, h, b* h, h; "
            "linear(grad other)"},
           {"perigee::gelu_backward_sum",
            "grad_output: b+* h, self: b* h -> b* h, h; approximate linear(grad_output)"},

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "compile/draft/product_ways.h"
+#include "compile/products/product_ways.h"
 #include "exec/kernels/product.h"
 #include "exec/tensor.h"
 #include "simulate/op_cost.h"

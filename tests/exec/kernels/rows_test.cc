@@ -115,6 +115,42 @@ TEST_CASE("norms of a sum, and gradients with an addition, equal two ops in floa
   require_close(fast, rounded(gradients, types), 4 * tolerance_of(type));
 }
 
+TEST_CASE("gradients of norms are rounded as a cast rounds them, and their rows are summed") {
+  const bool layer = GENERATE(true, false);
+  const auto low = GENERATE(DType::bfloat16, DType::float16);
+  const bool summed = GENERATE(true, false);
+  const int64_t rows = GENERATE(0, 1, 40), n = GENERATE(5, 64, 771);
+  const graph::TensorType wide{DType::float32, {rows, n}}, vector{DType::float32, {n}};
+  const auto make = [&] { return at::randn({rows, n}); };
+  Named in = {{layer ? "grad_out" : "grad", make()},
+              {layer ? "input" : "self", make()},
+              {"rstd", at::rand({rows, 1})},
+              {"other", make()},
+              {"weight", at::randn({n})}};
+  Args args;
+  std::vector<graph::TensorType> types = {wide, vector};
+  if (layer) {
+    in.insert(in.end(), {{"mean", at::randn({rows, 1})}, {"bias", at::randn({n})}});
+    args = {{"normalized_shape", std::vector<int64_t>{n}},
+            {"output_mask", std::vector<bool>{true, true, true}}};
+    types.push_back(vector);
+  }
+  const auto op = std::string("perigee::") + (layer ? "layer" : "rms") + "_norm_backward_add";
+  // float16 is the reference's.
+  const auto plain = low == DType::float16 ? call(reference_kernel, op, in, args, types)
+                                           : call(cpu_kernel, op, in, args, types);
+  types.push_back({low, {rows, n}});
+  if (summed) types.push_back({low, {n}});
+  const auto made = call(cpu_kernel, op, in, args, types);
+  REQUIRE(made.size() == types.size());
+  for (size_t i = 0; i < plain.size(); ++i) CHECK(made[i].equal(plain[i]));
+  const auto rounded = plain[0].to(scalar_type(low));
+  CHECK(made[plain.size()].equal(rounded));
+  if (!summed) return;
+  CHECK(made.back().scalar_type() == scalar_type(low));
+  require_close({made.back()}, {rounded.to(at::kDouble).sum(0).to(scalar_type(low))}, 1e-2);
+}
+
 TEST_CASE("layer norm of several dims equals LibTorch's in float64") {
   const auto x = at::randn({5, 3, 8}), other = at::randn({5, 3, 8});
   const auto w = at::randn({3, 8}), b = at::randn({3, 8}), g = at::randn({5, 3, 8});

@@ -42,6 +42,8 @@ void norms(Cases& cases) {
     back.emplace_back("other", c.real(shape));
     std::vector<TensorType> types = {real_type(shape)};
     if (weight) types.insert(types.end(), 2, real_type(normalized));
+    // The gradient in another type, and the sum of its rows.
+    if (weight && count == 1) types.insert(types.end(), {real_type(shape), real_type(normalized)});
     c.typed("perigee::layer_norm_backward_add", back, types);
   };
   cases["perigee::gelu_backward_sum"] = [](Case& c) {
@@ -98,6 +100,7 @@ void norms(Cases& cases) {
     c.typed("perigee::add_rms_norm",
             {{"self", self}, {"other", c.real(shape, false)}, {"weight", weight}, {"eps", 1e-6}},
             {real_type(shape), real_type(shape), real_type(rows)});
+    if (weighted) types.insert(types.end(), {real_type(shape), real_type(last)});
     c.typed("perigee::rms_norm_backward_add",
             {{"grad", c.real(shape)},
              {"self", self},

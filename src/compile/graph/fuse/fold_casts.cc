@@ -50,6 +50,10 @@ class FoldCasts {
         fold_result(node);
       } else if (const auto upstream = upstream_of(node.op); !upstream.empty()) {
         fold_gradient(node, upstream);
+      } else if (node.op == "perigee::rotary") {
+        fold_rotation(node, "self");
+      } else if (node.op == "perigee::rotary_backward") {
+        fold_rotation(node, "grad");
       }
     }
     for (auto& node : graph_.nodes) {
@@ -123,19 +127,42 @@ class FoldCasts {
     return true;
   }
 
-  // Lets a norm make its result in the low precision to which all readers cast it.
-  void fold_result(const Node& node) {
-    const auto result = node.outputs[0];
-    if (!result.defined() || graph_.type(result).dtype != DType::float32) return;
-    std::optional<DType> low;
+  // A result, its views, and all of their readers: casts to one low precision.
+  struct Casts {
     std::vector<ValueId> views;
+    std::optional<DType> low;
     std::vector<NodeId> casts;
-    if (!find_casts(result, low, views, casts) || !low) return;
-    for (const auto v : views) graph_.values[v.index].type.dtype = *low;
-    for (const auto n : casts) {
+  };
+
+  // Returns the casts of a result of float32, or nothing where something else reads it, too.
+  std::optional<Casts> casts_of(ValueId result) const {
+    if (!result.defined() || graph_.type(result).dtype != DType::float32) return {};
+    Casts found;
+    if (!find_casts(result, found.low, found.views, found.casts) || !found.low) return {};
+    return found;
+  }
+
+  // Makes a result in the low precision to which all readers cast it.
+  void make_low(const Casts& result) {
+    for (const auto v : result.views) graph_.values[v.index].type.dtype = *result.low;
+    for (const auto n : result.casts) {
       const auto& cast = graph_.nodes[static_cast<size_t>(n)];
       read_[cast.outputs[0].index] = cast.get<ValueId>("self", {});
     }
+  }
+
+  void fold_result(const Node& node) {
+    if (const auto casts = casts_of(node.outputs[0])) make_low(*casts);
+  }
+
+  // Lets rotary positions read and make a low precision, as angles of float32 turn it.
+  void fold_rotation(Node& node, std::string_view operand) {
+    const auto casts = casts_of(node.outputs[0]);
+    if (!casts) return;
+    const auto low = skip_cast(graph_, counts_, node.get<ValueId>(operand, {}), casts->low);
+    if (!low.defined()) return;
+    set(node, operand, low);
+    make_low(*casts);
   }
 
   // Lets the gradient of a norm read its upstream gradient in the low precision of a product.

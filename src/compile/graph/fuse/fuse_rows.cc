@@ -96,9 +96,20 @@ class FuseRows {
     const auto module = dot == norm.npos ? std::string_view() : norm.substr(0, dot);
     if (!graph::contains_scope(module, addition) || has_number(addition.substr(module.size())))
       return false;
+    return are_alike(addition, norm);
+  }
+
+  // Returns whether the plan treats the values of both scopes the same.
+  bool are_alike(std::string_view a, std::string_view b) const {
     return std::ranges::all_of(scopes_, [&](const std::string& scope) {
-      return graph::contains_scope(scope, addition) == graph::contains_scope(scope, norm);
+      return graph::contains_scope(scope, a) == graph::contains_scope(scope, b);
     });
+  }
+
+  // Returns whether the node makes anything that takes time and memory.
+  bool works(NodeId n) const {
+    const auto& op = graph_.nodes[n].op;
+    return !removed_[n] && !graph::is_view(op) && op != "perigee::reshape" && op != "perigee::cast";
   }
 
   // Returns whether a part of a scope begins with a digit.
@@ -138,9 +149,7 @@ class FuseRows {
     // The terms live until the norm, which is next to the addition for that, and others read the
     // sum after it.
     for (auto between = addition + 1; between < n; ++between) {
-      const auto& op = graph_.nodes[between].op;
-      const bool small = graph::is_view(op) || op == "perigee::reshape" || op == "perigee::cast";
-      if ((!small && !removed_[between]) || reads(between, sum)) return;
+      if (works(between) || reads(between, sum)) return;
     }
     std::vector<std::pair<std::string, graph::Arg>> args = {{"self", self}, {"other", other}};
     for (auto& [name, arg] : node.args) {
@@ -172,8 +181,34 @@ class FuseRows {
     node.args.emplace_back("other", other);
     node.outputs[0] = sum;
     graph_.values[gradient.index].producer = -1;
+    graph_.values[sum.index].producer = n;
     readers_[other.index].push_back(n);
     remove(addition, n);
+    fuse_cast(n);
+  }
+
+  // Lets a norm's gradient round itself to the low precision to which it is cast after it.
+  void fuse_cast(NodeId n) {
+    const auto sum = graph_.nodes[n].outputs[0];
+    if (graph_.type(sum).dtype != DType::float32) return;
+    for (const auto reader : readers_[sum.index]) {
+      const auto& cast = graph_.nodes[reader];
+      if (cast.op != "perigee::cast" || section(reader) != section(n)) continue;
+      const auto low = cast.outputs[0];
+      if (!graph::is_half(graph_.type(low).dtype) || !are_alike(cast.scope, graph_.nodes[n].scope))
+        continue;
+      // Not across other work, which would hold the memory of both.
+      bool apart = false;
+      for (auto between = n + 1; between < reader; ++between) apart |= works(between);
+      if (apart) continue;
+      auto& node = graph_.nodes[n];
+      node.outputs.resize(node.op == "perigee::layer_norm_backward_add" ? 3 : 2);
+      node.outputs.push_back(low);
+      graph_.values[low.index].producer = n;
+      remove(reader, n);
+      if (node.get<std::vector<int64_t>>("normalized_shape", {1}).size() == 1) fuse_row_sum(n, low);
+      return;
+    }
   }
 
   bool reads(NodeId n, ValueId v) const {
@@ -201,8 +236,15 @@ class FuseRows {
       return v.defined() && graph_.type(v) == type;
     };
     if (type.shape.empty() || !is_whole("grad_output") || !is_whole("self")) return;
+    if (fuse_row_sum(n, gradient)) graph_.nodes[n].op = "perigee::gelu_backward_sum";
+  }
+
+  // Lets the node make the sum of the rows of one of its results, as another result. Returns whether
+  // there is such a sum.
+  bool fuse_row_sum(NodeId n, ValueId rows) {
+    const auto type = graph_.type(rows);
     std::vector<NodeId> uses;
-    collect_readers(gradient, uses);
+    collect_readers(rows, uses);
     for (const auto use : uses) {
       auto& sum = graph_.nodes[use];
       if (sum.op != "aten::sum.dim_IntList" || section(use) != section(n)) continue;
@@ -212,14 +254,13 @@ class FuseRows {
       const auto made = graph_.add_value({type.dtype, {type.shape.back()}});
       readers_.emplace_back();
       is_output_.push_back(false);
-      auto& node = graph_.nodes[n];
-      node.op = "perigee::gelu_backward_sum";
-      node.outputs.push_back(made);
+      graph_.nodes[n].outputs.push_back(made);
       graph_.values[made.index].producer = n;
       sum.op = "perigee::reshape";
       sum.args = {{"self", made}};
-      return;
+      return true;
     }
+    return false;
   }
 
   // Lets a cast to eight bits make the largest magnitude of its operand, which is needed after it.

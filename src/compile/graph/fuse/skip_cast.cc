@@ -9,7 +9,8 @@ namespace perigee::compile {
 using graph::Node;
 using graph::ValueId;
 
-ValueId skip_cast(graph::Graph& graph, const std::vector<int>& readers, ValueId v) {
+ValueId skip_cast(graph::Graph& graph, const std::vector<int>& readers, ValueId v,
+                  std::optional<graph::DType> from) {
   const auto producer = [&](ValueId made) {
     const auto n = graph.values[made.index].producer;
     return n < 0 ? nullptr : &graph.nodes[static_cast<size_t>(n)];
@@ -26,7 +27,10 @@ ValueId skip_cast(graph::Graph& graph, const std::vector<int>& readers, ValueId 
   if (!maker || readers[wide.index] != 1 || maker->op != "perigee::cast") return {};
   const auto low = maker->get<ValueId>("self", {});
   const auto dtype = graph.type(low).dtype;
-  if (graph.type(wide).dtype != graph::DType::float32 || !graph::is_half(dtype)) return {};
+  if (graph.type(wide).dtype != graph::DType::float32 || !graph::is_half(dtype) ||
+      from.value_or(dtype) != dtype) {
+    return {};
+  }
   if (views.empty()) return low;
   for (auto* view : views) graph.values[view->outputs[0].index].type.dtype = dtype;
   views.back()->each_operand([&](ValueId& operand) {

@@ -60,8 +60,7 @@ PERIGEE_INLINE void forward_rows(const Forward<T, Y>& f, int64_t begin, int64_t 
   }
 }
 
-// `residual`: added to d_x, which may be the memory of grad, of x or of the residual. d_weight and
-// d_bias are sums over the rows.
+// `residual`: added to d_x, which may be the memory of grad, of x or of the residual.
 template <class T, class G>
 struct Backward {
   const G* grad;
@@ -70,16 +69,25 @@ struct Backward {
   const Wide<T>* weight;      // [n]
   Residual residual;
   T* d_x;
+  LowRows low;  // d_x in a lower precision
   int64_t n;
+};
+
+// Sums over rows, [n] each; `low`: of d_x in a lower precision, or nullptr.
+template <class W>
+struct Sums {
+  W *weight, *bias;
+  float* low;
 };
 
 // With h the normalised row: d_x = rstd (g w - mean(g w) - h mean(g w h)).
 template <class T, class G>
-PERIGEE_INLINE void backward_rows(const Backward<T, G>& b, Wide<T>* d_weight, Wide<T>* d_bias,
-                                  int64_t begin, int64_t end) {
+PERIGEE_INLINE void backward_rows(const Backward<T, G>& b, const Sums<Wide<T>>& sums, int64_t begin,
+                                  int64_t end) {
   using W = Wide<T>;
   const int64_t n = b.n;
   const W* weight = b.weight;
+  W *d_weight = sums.weight, *d_bias = sums.bias;
   for (int64_t row = begin; row < end; ++row) {
     const G* grad = b.grad + row * n;
     const T* from = b.x + row * n;
@@ -99,17 +107,18 @@ PERIGEE_INLINE void backward_rows(const Backward<T, G>& b, Wide<T>* d_weight, Wi
     write_row(
         to, [&](int64_t i) PERIGEE_LAMBDA { return (scaled(i) - sum - centred(i) * slope) * rstd; },
         b.residual, row * n, n);
+    b.low.write(to, row * n, n, sums.low);
   }
 }
 
 // O: the type of normalised rows and of their gradients.
-#define PERIGEE_LAYER_NORM(T, O)                                                          \
-  PERIGEE_SIMD void forward(const Forward<T, O>& f, int64_t begin, int64_t end) {         \
-    forward_rows(f, begin, end);                                                          \
-  }                                                                                       \
-  PERIGEE_SIMD void backward(const Backward<T, O>& b, Wide<T>* d_weight, Wide<T>* d_bias, \
-                             int64_t begin, int64_t end) {                                \
-    backward_rows(b, d_weight, d_bias, begin, end);                                       \
+#define PERIGEE_LAYER_NORM(T, O)                                                                \
+  PERIGEE_SIMD void forward(const Forward<T, O>& f, int64_t begin, int64_t end) {               \
+    forward_rows(f, begin, end);                                                                \
+  }                                                                                             \
+  PERIGEE_SIMD void backward(const Backward<T, O>& b, const Sums<Wide<T>>& sums, int64_t begin, \
+                             int64_t end) {                                                     \
+    backward_rows(b, sums, begin, end);                                                         \
   }
 PERIGEE_LAYER_NORM(float, float)
 PERIGEE_LAYER_NORM(float, c10::BFloat16)
@@ -182,13 +191,13 @@ Kernel layer_norm_backward(const Arguments& a) {
   if (!masks || masks->size() != 3 || !(*masks)[0]) return {};
   return [grad = a.operand("grad_out"), self = a.operand("input"), mean = a.operand("mean"),
           rstd = a.operand("rstd"), weight = a.optional_operand("weight"),
-          bias = a.optional_operand("bias"), other, weight_wanted = (*masks)[1],
-          bias_wanted = (*masks)[2], normalized = a.integers("normalized_shape"),
-          math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
-                                       const Draw& draw) {
+          bias = a.optional_operand("bias"), other, low_results = LowResults(a, 3),
+          weight_wanted = (*masks)[1], bias_wanted = (*masks)[2],
+          normalized = a.integers("normalized_shape"), math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     const auto type = in[self].scalar_type();
     const int64_t n = c10::multiply_integers(normalized);
-    if (n == 0 || !are_computed(in, self, other)) {
+    if (n == 0 || !are_computed(in, self, other) || !low_results.fits(type)) {
       return math(in, out, draw);
     }
     const bool fits = fits_beside(in[grad].scalar_type(), type);
@@ -203,18 +212,26 @@ Kernel layer_norm_backward(const Arguments& a) {
     const int64_t rows = x.numel() / n;
     const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
     const auto weights = at::zeros({parts, n}, options), biases = at::zeros({parts, n}, options);
+    auto low = low_results;
+    low.begin(x, parts, n, out);
     dispatch_element(type, [&]<class T>() {
       dispatch_beside<T>(g.scalar_type(), [&]<class G>() {
         using W = Wide<T>;
-        const Backward<T, G> b{
-            g.const_data_ptr<G>(),         x.const_data_ptr<T>(),
-            wide_mean.const_data_ptr<W>(), wide_rstd.const_data_ptr<W>(),
-            w.const_data_ptr<W>(),         other < 0 ? Residual() : residual_of(added, type),
-            out[0].mutable_data_ptr<T>(),  n};
+        const Backward<T, G> b{g.const_data_ptr<G>(),
+                               x.const_data_ptr<T>(),
+                               wide_mean.const_data_ptr<W>(),
+                               wide_rstd.const_data_ptr<W>(),
+                               w.const_data_ptr<W>(),
+                               other < 0 ? Residual() : residual_of(added, type),
+                               out[0].mutable_data_ptr<T>(),
+                               low.rows(),
+                               n};
         W *d_weight = weights.mutable_data_ptr<W>(), *d_bias = biases.mutable_data_ptr<W>();
+        float* of_low = low.sums();
         at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
           for (int64_t p = first; p < last; ++p) {
-            backward(b, d_weight + p * n, d_bias + p * n, rows * p / parts, rows * (p + 1) / parts);
+            const Sums<W> sums{d_weight + p * n, d_bias + p * n, of_low ? of_low + p * n : nullptr};
+            backward(b, sums, rows * p / parts, rows * (p + 1) / parts);
           }
         });
       });
@@ -224,6 +241,7 @@ Kernel layer_norm_backward(const Arguments& a) {
     };
     if (weight_wanted && weight >= 0) out[1] = total(weights, weight);
     if (bias_wanted && bias >= 0) out[2] = total(biases, bias);
+    low.end(out);
   };
 }
 

@@ -1,12 +1,16 @@
-// What is added to the rows that a norm reads, or to the rows of its gradient.
+// What is added to the rows that a norm reads, or to the rows of its gradient, and what these become in
+// a lower precision.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <span>
 #include <type_traits>
 
 #include "exec/kernels/element.h"
+#include "exec/ops/op.h"
+#include "exec/tensor.h"
 
 namespace perigee::exec::kernels {
 
@@ -65,5 +69,57 @@ PERIGEE_INLINE void write_row(T* to, F value, const Residual& residual, int64_t 
     for (int64_t i = 0; i < n; ++i) store(to, i, value(i) + load(other, i));
   }
 }
+
+// The rows of a norm's gradient in bfloat16, beside float32; or nothing.
+struct LowRows {
+  c10::BFloat16* data = nullptr;
+
+  // Writes n elements from element `begin` on, and adds them to the sums of columns, where there are any.
+  template <class T>
+  PERIGEE_INLINE void write(const T* from, int64_t begin, int64_t n, float* sums) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!data) return;
+      c10::BFloat16* to = data + begin;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) store(to, i, from[i]);
+      if (!sums) return;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) sums[i] += load(to, i);
+    }
+  }
+};
+
+// The results of an op that are its gradient in a lower precision, and the sum of its rows.
+class LowResults {
+ public:
+  // `first`: the first of both.
+  LowResults(const Arguments& a, size_t first) : first_(first), sum_(a.wanted(first + 1)) {
+    if (a.wanted(first)) type_ = scalar_type(a.type(first).dtype);
+  }
+  // Returns whether the kernels make them of a gradient of this type.
+  bool fits(at::ScalarType type) const {
+    return !type_ || (type == at::kFloat && *type_ == at::kBFloat16);
+  }
+  // Makes the gradient's tensor, of the shape of `like`, and `parts` partial sums of n elements.
+  void begin(const at::Tensor& like, int64_t parts, int64_t n, std::span<at::Tensor> out) {
+    if (!type_) return;
+    out[first_] = at::empty(like.sizes(), like.options().dtype(*type_));
+    rows_.data = out[first_].mutable_data_ptr<c10::BFloat16>();
+    if (sum_) sums_ = at::zeros({parts, n}, like.options());
+  }
+  LowRows rows() const { return rows_; }
+  // Returns the partial sums, or nullptr.
+  float* sums() const { return sums_.defined() ? sums_.mutable_data_ptr<float>() : nullptr; }
+  void end(std::span<at::Tensor> out) const {
+    if (sums_.defined()) out[first_ + 1] = sums_.sum(0).to(*type_);
+  }
+
+ private:
+  size_t first_;
+  bool sum_;
+  std::optional<at::ScalarType> type_;
+  LowRows rows_;
+  at::Tensor sums_;
+};
 
 }  // namespace perigee::exec::kernels

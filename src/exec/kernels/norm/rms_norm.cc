@@ -42,18 +42,32 @@ PERIGEE_INLINE void forward_rows(const T* x, const Residual& residual, T* sum, c
   }
 }
 
-// d_self = (g w - x rstd mean(g w x rstd)) rstd + residual, and adds g x rstd to d_weight [n].
-// d_self may be the memory of g, of x or of the residual.
+// What the gradient reads and makes; d_self may be the memory of g, of x or of the residual.
 template <class T, class G>
-PERIGEE_INLINE void backward_rows(const G* g, const T* x, const T* weight, const Wide<T>* rstd,
-                                  const Residual& residual, T* d_self, Wide<T>* d_weight,
-                                  int64_t begin, int64_t end, int64_t n) {
+struct RmsBackward {
+  const G* g;
+  const T *x, *weight;
+  const Wide<T>* rstd;  // by row
+  Residual residual;
+  T* d_self;
+  LowRows low;  // d_self in a lower precision
+  int64_t n;
+};
+
+// d_self = (g w - x rstd mean(g w x rstd)) rstd + residual, and adds g x rstd to d_weight [n], and rows
+// of `low` to of_low [n]. Sums may be nullptr.
+template <class T, class G>
+PERIGEE_INLINE void backward_rows(const RmsBackward<T, G>& b, Wide<T>* d_weight, float* of_low,
+                                  int64_t begin, int64_t end) {
   using W = Wide<T>;
+  const int64_t n = b.n;
+  const T* weight = b.weight;
+  const Residual& residual = b.residual;
   for (int64_t row = begin; row < end; ++row) {
-    const G* grad = g + row * n;
-    const T* from = x + row * n;
-    T* to = d_self + row * n;
-    const W r = rstd[row];
+    const G* grad = b.g + row * n;
+    const T* from = b.x + row * n;
+    T* to = b.d_self + row * n;
+    const W r = b.rstd[row];
     if (weight) {
       const auto scaled = [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(weight, i); };
       const W dot = lane_sum<W>(
@@ -73,6 +87,7 @@ PERIGEE_INLINE void backward_rows(const G* g, const T* x, const T* weight, const
           to, [&](int64_t i) PERIGEE_LAMBDA { return (load(grad, i) - load(from, i) * mean) * r; },
           residual, row * n, n);
     }
+    b.low.write(to, row * n, n, of_low);
   }
 }
 
@@ -82,10 +97,9 @@ PERIGEE_INLINE void backward_rows(const G* g, const T* x, const T* weight, const
                             Wide<T>* rstd, int64_t begin, int64_t end, int64_t n, Wide<T> eps) { \
     forward_rows<T, O>(x, residual, sum, w, y, rstd, begin, end, n, eps);                        \
   }                                                                                              \
-  PERIGEE_SIMD void backward(const O* g, const T* x, const T* w, const Wide<T>* rstd,            \
-                             const Residual& residual, T* d_self, Wide<T>* d_weight,             \
-                             int64_t begin, int64_t end, int64_t n) {                            \
-    backward_rows<T, O>(g, x, w, rstd, residual, d_self, d_weight, begin, end, n);               \
+  PERIGEE_SIMD void backward(const RmsBackward<T, O>& b, Wide<T>* d_weight, float* of_low,       \
+                             int64_t begin, int64_t end) {                                       \
+    backward_rows(b, d_weight, of_low, begin, end);                                              \
   }
 PERIGEE_RMS_NORM(float, float)
 PERIGEE_RMS_NORM(float, c10::BFloat16)
@@ -143,10 +157,10 @@ Kernel rms_norm(const Arguments& a) {
 Kernel rms_norm_backward(const Arguments& a) {
   return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
           saved = a.operand("rstd"), other = a.optional_operand("other"),
-          math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
-                                       const Draw& draw) {
+          low_results = LowResults(a, 2), math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     const auto type = in[self].scalar_type();
-    if (!are_computed(in, self, other)) {
+    if (!are_computed(in, self, other) || !low_results.fits(type)) {
       return math(in, out, draw);
     }
     const auto x = in[self].contiguous();
@@ -159,29 +173,32 @@ Kernel rms_norm_backward(const Arguments& a) {
     const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
     out[0] = at::empty(x.sizes(), x.options());
     // Each thread sums its rows; the partial sums are added in a fixed order.
-    const int64_t parts = weight >= 0
-                              ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1))
-                              : 0;
-    auto partial = parts ? at::zeros({parts, n}, wide) : Tensor();
+    const int64_t parts = std::clamp<int64_t>(rows, 1, at::get_num_threads());
+    const auto partial = weight < 0 ? Tensor() : at::zeros({parts, n}, wide);
+    auto low = low_results;
+    low.begin(x, parts, n, out);
     dispatch_element(x.scalar_type(), [&]<class T>() {
-      T* to = out[0].mutable_data_ptr<T>();
-      auto* sums = parts ? partial.mutable_data_ptr<Wide<T>>() : nullptr;
-      const auto residual = other < 0 ? Residual() : residual_of(added, type);
-      const auto run = [&](int64_t begin, int64_t end, Wide<T>* d_weight) {
-        dispatch_beside<T>(g.scalar_type(), [&]<class G>() {
-          backward(g.const_data_ptr<G>(), x.const_data_ptr<T>(), data_or_null<T>(w),
-                   rstd.const_data_ptr<Wide<T>>(), residual, to, d_weight, begin, end, n);
-        });
-      };
-      if (parts) {
+      dispatch_beside<T>(g.scalar_type(), [&]<class G>() {
+        using W = Wide<T>;
+        const RmsBackward<T, G> b{g.const_data_ptr<G>(),
+                                  x.const_data_ptr<T>(),
+                                  data_or_null<T>(w),
+                                  rstd.const_data_ptr<W>(),
+                                  other < 0 ? Residual() : residual_of(added, type),
+                                  out[0].mutable_data_ptr<T>(),
+                                  low.rows(),
+                                  n};
+        W* sums = partial.defined() ? partial.mutable_data_ptr<W>() : nullptr;
+        float* of_low = low.sums();
         at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-          for (int64_t p = first; p < last; ++p)
-            run(rows * p / parts, rows * (p + 1) / parts, sums + p * n);
+          for (int64_t p = first; p < last; ++p) {
+            backward(b, sums ? sums + p * n : nullptr, of_low ? of_low + p * n : nullptr,
+                     rows * p / parts, rows * (p + 1) / parts);
+          }
         });
-      } else {
-        run(0, rows, nullptr);
-      }
+      });
     });
+    low.end(out);
     if (weight >= 0 && out.size() > 1) {
       out[1] = parts == 1 ? partial.view({n}) : partial.sum(0);
       if (out[1].scalar_type() != in[weight].scalar_type())
