@@ -46,6 +46,10 @@ class ModuleReplace : public MethodWith<ReplaceConfig> {
   void edit(plan::Plan& plan, const ReplaceConfig& given, const Config& config,
             const PlanRequest& request) const override {
     if (!given.enabled) {
+      if (!config.items.empty()) {
+        fail("module_replace",
+             "enabled = false replaces no layer, but pairs are listed: remove one");
+      }
       plan.decisions.push_back({"module_replace", "all layers stay as the model writes them"});
       return;
     }

@@ -383,6 +383,8 @@ TEST_CASE(
     INFO(more);
     CHECK(replaced_in(more).empty());
   }
+  CHECK_THROWS_WITH(plan_with(R"(, ["module_replace", {"1": "swiglu", "enabled": false}])"),
+                    Contains("enabled = false replaces no layer, but pairs are listed"));
   const auto pinned = plan_of(
       given,
       R"([["parallel_mode", [["tensor", 2], ["data", 1]]], ["tensor_parallel", {}],

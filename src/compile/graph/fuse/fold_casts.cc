@@ -155,7 +155,8 @@ class FoldCasts {
     if (const auto casts = casts_of(node.outputs[0])) make_low(*casts);
   }
 
-  // Lets rotary positions read and make a low precision, as angles of float32 turn it.
+  // Lets rotary positions read the low precision that is cast to float32 for them, where their result is
+  // cast back to it.
   void fold_rotation(Node& node, std::string_view operand) {
     const auto casts = casts_of(node.outputs[0]);
     if (!casts) return;
