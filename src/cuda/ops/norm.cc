@@ -68,6 +68,14 @@ RowNorm describe(const Tensor& x, int64_t columns, const Tensor& weight, const T
           .outer = element_of(outer)};
 }
 
+// Returns the number of ranges of rows that the gradient sums. It depends on the shape only, so that
+// sums are equal on all GPUs: as many as an H100 has at once, by the registers of the kernel.
+int64_t parts_of_norm(Rows shape, size_t element_size) {
+  constexpr int64_t kMultiprocessors = 132, kFewestRows = 32, kShortRow = 4096;  // bytes
+  const bool is_short = shape.columns * static_cast<int64_t>(element_size) <= kShortRow;
+  return std::clamp<int64_t>(shape.rows / kFewestRows, 1, (is_short ? 3 : 2) * kMultiprocessors);
+}
+
 }  // namespace
 
 Kernel row_norm(const Arguments& a, const OpContext&) {
@@ -143,11 +151,10 @@ Kernel row_norm_backward(const Arguments& a, const OpContext&) {
     if (wanted[1]) out[1] = at::empty(in[operands.weight].sizes(), in[operands.weight].options());
     if (wanted[2]) out[2] = at::empty(in[operands.bias].sizes(), in[operands.bias].options());
     if (low_sum) out[low + 1] = at::empty({columns}, x.options().dtype(*low_type));
-    // The number of parts depends on the shape only, so that sums are equal on all GPUs.
     NormGradients to = {.other = data_or_null(added),
                         .d_x = wanted[0] ? out[0].mutable_data_ptr() : nullptr,
                         .low = low_type ? out[low].mutable_data_ptr() : nullptr,
-                        .parts = std::clamp<int64_t>(norm.shape.rows / 32, 1, 512)};
+                        .parts = parts_of_norm(norm.shape, x.element_size())};
     if (low_type) to.low_element = element_of(*low_type);
     const auto total = [&](bool needed, size_t result) { return needed ? out[result] : Tensor(); };
     const ColumnTotals totals(type, to.parts,
