@@ -130,14 +130,16 @@ TEST_CASE("gradients of norms take rows of packs at any address, and round and s
     types.push_back({dtype, {columns}});
   }
   if (rounds) types.insert(types.end(), {{low, {rows, columns}}, {low, {columns}}});
-  // The upstream gradient in the type of the rows, or of their rounded gradients.
-  for (const auto of : {type, scalar_type(low)}) {
-    if (!rounds && of != type) continue;
-    in.insert(in.begin(), {layer ? "grad_out" : "grad", make({rows, columns}, of)});
-    same_everywhere(std::string("perigee::") + (layer ? "layer" : "rms") + "_norm_backward_add", in,
-                    args, types, rounds ? 2e-2 : 0.3);
-    in.erase(in.begin());
-  }
+  // The upstream gradient in the type of the rows, also at another address, or of their rounded gradients.
+  const auto compare_with = [&](const at::Tensor& upstream) {
+    auto all = in;
+    all.insert(all.begin(), {layer ? "grad_out" : "grad", upstream});
+    same_everywhere(std::string("perigee::") + (layer ? "layer" : "rms") + "_norm_backward_add",
+                    all, args, types, rounds ? 2e-2 : 0.3);
+  };
+  compare_with(make({rows, columns}, type));
+  if (aligned) compare_with(shifted({rows, columns}, type));
+  if (rounds) compare_with(make({rows, columns}, scalar_type(low)));
 }
 
 // Compares a cast to eight bits that makes the largest magnitude, too; `shape`: of the magnitude.
