@@ -1,4 +1,4 @@
-// Layer norm and RMS norm, also of a sum, and their gradients, also with another one added, and rounded.
+// Layer norm and RMS norm, also of a sum, and their gradients, also summed with others and rounded.
 #include <ATen/ATen.h>
 
 #include <algorithm>

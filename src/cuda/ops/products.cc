@@ -112,34 +112,34 @@ Tensor cut_product(const Tensor& a, const Tensor& b) {
   return result;
 }
 
+namespace {
+
+// Returns x y where elements have two bytes and padding or a cut is faster, else no tensor.
+Tensor fitted_product(const Tensor& x, const Tensor& y) {
+  if (!is_half(x.scalar_type()) || !padding_pays(sizes_of(x, y))) return {};
+  const auto sizes = padded_sizes(x, y);
+  if (!sizes) return {};
+  return can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes);
+}
+
+}  // namespace
+
 Kernel product(const Arguments& a, const OpContext& context) {
   return [self = a.operand("self"), other = a.operand("mat2"),
           plain = exec::dispatcher_kernel_on(context.place, a.op())](Operands in, Results out,
                                                                      const Draw& draw) {
-    const auto &x = in[self], &y = in[other];
-    if (is_half(x.scalar_type()) && padding_pays(sizes_of(x, y))) {
-      if (const auto sizes = padded_sizes(x, y)) {
-        out[0] = can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes);
-        return;
-      }
-    }
-    plain(in, out, draw);
+    out[0] = fitted_product(in[self], in[other]);
+    if (!out[0].defined()) plain(in, out, draw);
   };
 }
 
 Kernel product_in_place(const Arguments& a, const OpContext&) {
   return [sum = a.operand("sum"), self = a.operand("self"), other = a.operand("mat2"),
           plain = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
-    const auto &x = in[self], &y = in[other];
-    if (in[sum].scalar_type() == x.scalar_type() && is_half(x.scalar_type()) &&
-        padding_pays(sizes_of(x, y))) {
-      if (const auto sizes = padded_sizes(x, y)) {
-        auto to = in[sum];
-        to.add_(can_cut(x, y) ? cut_product(x, y) : padded_product(x, y, *sizes));
-        return;
-      }
-    }
-    plain(in, out, draw);
+    auto to = in[sum];
+    const bool same_type = to.scalar_type() == in[self].scalar_type();
+    const auto fitted = same_type ? fitted_product(in[self], in[other]) : Tensor();
+    fitted.defined() ? void(to.add_(fitted)) : plain(in, out, draw);
   };
 }
 
