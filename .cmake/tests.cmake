@@ -10,6 +10,17 @@ if(NOT Catch2_FOUND OR NOT TARGET dep::rapidcheck)
   return()
 endif()
 include(Catch)
+# The environment of all tests. One thread for each process: several tests run at once, and threads of OpenMP that wait keep a core
+# busy. Modules that tests build, in folders of other names each time, are in the compiler's cache, too; tests have an XDG_CACHE_HOME
+# of their own.
+set(test_environment "set(ENV{PERIGEE_BUILD} \"${PROJECT_BINARY_DIR}\")\nset(ENV{OMP_NUM_THREADS} 1)\n")
+if(CCACHE)
+  execute_process(COMMAND ${CCACHE} -k cache_dir OUTPUT_VARIABLE cache OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(APPEND test_environment "set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} \"${CCACHE}\")\nset(ENV{CCACHE_DIR} \"${cache}\")\n"
+    "set(ENV{CCACHE_BASEDIR} /)\nset(ENV{CCACHE_NOHASHDIR} 1)\n")
+endif()
+file(CONFIGURE OUTPUT test_environment.cmake CONTENT "${test_environment}")
+set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${PROJECT_BINARY_DIR}/test_environment.cmake)
 if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
   configure_file(.cmake/catch2_v3.h ${PROJECT_BINARY_DIR}/catch2_v3/catch2/catch.hpp COPYONLY)
   include_directories(${PROJECT_BINARY_DIR}/catch2_v3)
@@ -17,7 +28,7 @@ endif()
 
 add_library(core_tests INTERFACE)
 target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
-target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cache.cc)
+target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/process.cc)
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
 # Test code is optimised less, so that it compiles sooner; the libraries under test keep -O2.
@@ -89,6 +100,7 @@ foreach(folder IN LISTS test_folders)
     target_link_libraries(tests_${folder} PRIVATE torch_tests)
     target_precompile_headers(tests_${folder} REUSE_FROM torch_test_pch)
   endif()
+  target_link_libraries(tests_${folder} PRIVATE ${served_by_mimalloc})
   if(folder STREQUAL command)
     add_dependencies(tests_command program_launcher)
     if(TARGET bench_ceilings)  # scripts/gpu-check
@@ -108,7 +120,7 @@ foreach(folder IN LISTS test_folders)
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     EXTRA_ARGS --warn NoTests
-    PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
+    PROPERTIES TIMEOUT 300)
   # Repeats the cases tagged [device] on a GPU; skipped without one.
   if(TARGET perigee_cuda AND folder MATCHES "^(exec|parity|train)$")
     add_dependencies(tests_${folder} perigee_cuda)
@@ -136,6 +148,8 @@ if(TARGET tests_cuda)
   target_include_directories(kernels_on_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_include_directories(kernels_on_host SYSTEM PRIVATE ${toolkit}/include)
   target_compile_options(kernels_on_host PRIVATE -O1 -fsanitize=address,alignment -fno-sanitize-recover=alignment -fno-omit-frame-pointer)
+  # The switches between threads, which take most of the tests' time, are not what the sanitizer looks at.
+  set_source_files_properties(tests/cuda/host/launch.cc PROPERTIES COMPILE_OPTIONS "-O2;-fno-sanitize=address,alignment")
   file(GLOB host_sources CONFIGURE_DEPENDS
     tests/cuda/host/*.cc tests/cuda/simulated/*.cc
     tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/graphs/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
@@ -155,7 +169,7 @@ if(TARGET tests_cuda)
     TEST_PREFIX "cuda_host/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     EXTRA_ARGS --warn NoTests
-    PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR};ASAN_OPTIONS=detect_leaks=0")
+    PROPERTIES TIMEOUT 300)
 endif()
 
 # The tests of capture/ load model plugins and read LibTorch's headers.

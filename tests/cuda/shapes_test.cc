@@ -174,7 +174,7 @@ TEST_CASE("casts of rows to eight bits take any shape, by rows and by columns") 
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t rows = GENERATE(0, 1, 63, 130), columns = GENERATE(0, 1, 16, 65, 600);
   const bool aligned = GENERATE(true, false);
-  const bool wide = GENERATE(true, false);
+  const bool wide = aligned == (type == at::kFloat);  // each format with each type
   seed(14);
   const std::string format = wide ? "e5m2" : "e4m3";
   const auto narrow = wide ? DType::float8_e5m2 : DType::float8_e4m3;

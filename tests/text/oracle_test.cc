@@ -94,7 +94,7 @@ TEST_CASE("ids and texts equal those of PyPI's tokenizers, and do not depend on 
 
     const auto chunks = in_chunks(*tokenizer, text, 10'000);
     CHECK(difference(chunks, expected) == -1);
-    for (uint64_t seed = 0; seed < 6; ++seed) {
+    for (uint64_t seed = 0; seed < 2; ++seed) {
       const bool damaged = seed % 2 == 1;
       CAPTURE(seed);
       const auto part = part_of(text, 8'000, seed, damaged);

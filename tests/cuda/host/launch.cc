@@ -29,6 +29,7 @@ struct Fiber {
   Place place;
   std::unique_ptr<char[]> stack;
   State state = State::ended;
+  unsigned turn = 0;       // of shuffles
   void* frames = nullptr;  // of the address sanitizer
 };
 
@@ -96,17 +97,21 @@ constexpr const char* kLeft = "threads left the kernel while others waited at a 
 // Runs the threads of a warp up to their next barrier, and returns where they are.
 State run_warp(std::deque<Fiber>& fibers, unsigned first, unsigned end) {
   const bool ascending = thread_order == ThreadOrder::ascending;
+  bool all_same = true;
+  auto state = State::ended;
   for (unsigned k = first; k < end; ++k) {
     const unsigned i = ascending ? k : end - 1 - (k - first);
     threadIdx = {i, 0, 0};
-    resume(fibers[i]);
+    auto& fiber = fibers[i];
+    resume(fiber);
+    all_same &= k == first || fiber.state == state;
+    state = fiber.state;
   }
-  const auto same = [&](const Fiber& fiber) { return fiber.state == fibers[first].state; };
-  if (!std::all_of(fibers.begin() + first, fibers.begin() + end, same)) {
+  if (!all_same) {
     fibers.clear();  // those at the barrier are not resumed
     throw std::logic_error(kLeft);
   }
-  return fibers[first].state;
+  return state;
 }
 
 void run_block(std::deque<Fiber>& fibers, unsigned threads) {
@@ -131,6 +136,7 @@ void run_block(std::deque<Fiber>& fibers, unsigned threads) {
 
 void __syncthreads() { leave(State::at_barrier); }
 void __syncwarp() { leave(State::at_warp_barrier); }
+unsigned next_turn() { return current->turn ^= 1; }
 
 void run_blocks(dim3 blocks, unsigned threads, const std::function<void()>& body) {
   static std::deque<Fiber> fibers;  // a fiber keeps its address

@@ -34,15 +34,18 @@ void __stwb(T* to, const T& value) {
   *to = value;
 }
 
-// Returns the value of the thread of the warp whose number differs in these bits.
+// Returns 1 and 0 alternately, for each thread.
+unsigned next_turn();
+
+// Returns the value of the thread of the warp whose number differs in these bits. Threads write the
+// values of the next call to another place, because some have not yet read those of this one.
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int bits) {
-  static T values[1024];
-  values[threadIdx.x] = value;
+  static T values[2][1024];
+  auto& now = values[next_turn()];
+  now[threadIdx.x] = value;
   __syncwarp();
-  const T other = values[threadIdx.x ^ static_cast<unsigned>(bits)];
-  __syncwarp();
-  return other;
+  return now[threadIdx.x ^ static_cast<unsigned>(bits)];
 }
 
 // Threads run one at a time.

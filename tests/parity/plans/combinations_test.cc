@@ -400,7 +400,7 @@ void train_combinations(uint64_t seeds, int times) {
 }
 
 TEST_CASE("random combinations of methods train as one device does, or are refused with a reason") {
-  train_combinations(1200, 3);
+  train_combinations(1200, 1);
 }
 
 TEST_CASE("many random combinations of methods train as one device does, or are refused",

@@ -38,15 +38,23 @@ bool has_no_part(const std::string& op) {
   return whole.contains(op);
 }
 
-TEST_CASE("every rule gives the unsharded result for random shapes, meshes and placements") {
+void try_all(int times) {
   for (const auto& [op, build] : rule_cases()) {
     bool effective = false;
-    const auto wrong = try_case(op, build, 40, effective);
+    const auto wrong = try_case(op, build, times, effective);
     INFO(wrong);
     CHECK(wrong.empty());
     INFO(op);
     CHECK(effective == !has_no_part(op));
   }
+}
+
+TEST_CASE("every rule gives the unsharded result for random shapes, meshes and placements") {
+  try_all(20);
+}
+
+TEST_CASE("every rule gives the unsharded result for many random placements", "[.long]") {
+  try_all(400);
 }
 
 TEST_CASE("every built-in rule has a case") {

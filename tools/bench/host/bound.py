@@ -11,14 +11,16 @@ SET = json.loads(sys.argv[1])
 TYPE = torch.bfloat16 if SET["bf16"] else torch.float32
 
 
-# Returns the fewest seconds of each candidate; they are interleaved, and `cold` bytes are written between calls, so that operands come
-# from memory as in a step.
+# Returns the fewest seconds of each candidate, a function and the operands that a step has just computed. They are interleaved. Between
+# calls `cold` bytes are written, more than the caches hold, and those operands read: the others come from memory, as in a step.
 def fastest(candidates):
     cold = torch.empty(SET["cold_bytes"] // 4)
     seconds = dict.fromkeys(candidates, float("inf"))
     for run in range(SET["runs"]):
-        for name, call in candidates.items():
+        for name, (call, *warm) in candidates.items():
             cold.fill_(run)
+            for operand in warm:
+                operand.sum()
             begin = time.perf_counter()
             call()
             seconds[name] = min(seconds[name], time.perf_counter() - begin)
@@ -33,13 +35,13 @@ def ways(m, k, n):
     found = {}
     for left, x in (("n", a), ("t", a.t().contiguous().t())):
         for right, y in (("n", b), ("t", weight.t())):
-            found[f"mm {left}{right}"] = lambda x=x, y=y: torch.mm(x, y, out=out)
+            found[f"mm {left}{right}"] = lambda x=x, y=y: torch.mm(x, y, out=out), x
     onednn, packed = torch.ops.mkldnn, torch.ops.mkldnn._reorder_linear_weight(weight, m)
-    found["oneDNN"] = lambda: onednn._linear_pointwise(a, weight, None, "none", [], "")
-    found["oneDNN, packed"] = lambda: onednn._linear_pointwise(a, packed, None, "none", [], "")
+    found["oneDNN"] = lambda: onednn._linear_pointwise(a, weight, None, "none", [], ""), a
+    found["oneDNN, packed"] = lambda: onednn._linear_pointwise(a, packed, None, "none", [], ""), a
     if TYPE == torch.float32 and torch.backends.mkl.is_available():
         ready = torch.ops.mkl._mkl_reorder_linear_weight(weight, m)
-        found["MKL, packed"] = lambda: torch.ops.mkl._mkl_linear(a, ready, weight, None, m)
+        found["MKL, packed"] = lambda: torch.ops.mkl._mkl_linear(a, ready, weight, None, m), a
     return found
 
 
@@ -51,7 +53,7 @@ def main():
         m, k, n, count = (product[key] for key in ("m", "k", "n", "count"))
         if product.get("batch"):
             a, b = torch.randn(product["batch"], m, k, dtype=TYPE), torch.randn(product["batch"], k, n, dtype=TYPE)
-            found = fastest({"bmm": lambda: torch.bmm(a, b)})
+            found = fastest({"bmm": (lambda: torch.bmm(a, b), a, b)})
         else:
             found = fastest(ways(m, k, n))
         best = min(found, key=found.get)
@@ -60,7 +62,7 @@ def main():
         rows.append({**product, "best": best, "ms": 1e3 * found[best], "gflops": 1e-9 * work / found[best],
                      "all_ms": {name: 1e3 * seconds for name, seconds in found.items()}})
     source, target = torch.zeros(SET["copy_bytes"] // 4), torch.zeros(SET["copy_bytes"] // 4)
-    seconds = fastest({"copy": lambda: target.copy_(source)})["copy"]
+    seconds = fastest({"copy": (lambda: target.copy_(source),)})["copy"]
     print(json.dumps({"products_s": total, "copy_bytes_per_s": 2 * SET["copy_bytes"] / seconds, "products": rows}))
 
 
