@@ -22,6 +22,7 @@ std::vector<JobKey> cluster_keys() {
        .name = "threads",
        .field = FIELD(j.cluster.threads),
        .least = 1,
+       .most = 1024,
        .per_host = true,
        .otherwise = "on a CPU `OMP_NUM_THREADS`, or the host's cores divided by its ranks; else 1",
        .about = "Threads of one rank's CPU work."},

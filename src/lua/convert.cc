@@ -31,7 +31,8 @@ class Converter {
       case LUA_TTABLE:
         return table(index);
       default:
-        fail("lua", "plain data is wanted, but {} is a {}", path_, luaL_typename(L_, index));
+        fail("lua", "plain data is wanted, but {} is a {}{}", path_, luaL_typename(L_, index),
+             lua_isfunction(L_, index) ? ": call it, as in m.fsdp {}" : "");
     }
   }
 

@@ -63,13 +63,13 @@ void StrategyScript::check_result() {
     lua_pushliteral(L, "methods");
     lua_pushnil(L);
     lua_rawset(L, 1);
-    rest_ = to_json(L, 1, "the strategy");
+    rest_ = to_json(L, 1, path_ + "'s strategy");
     lua_remove(L, 1);
   } else {
     lua_settop(L, 1);
   }
   // Errors show before anything is captured.
-  const auto data = function_ ? nlohmann::json::object() : to_json(L, 1, "the strategy");
+  const auto data = function_ ? nlohmann::json::object() : to_json(L, 1, path_ + "'s strategy");
   const auto strategy = function_ ? read(data) : read(data, places_of(1));
   set_ = assignments_of(strategy, function_ ? rest_ : data, path_);
   if (strategy.job) {
@@ -219,7 +219,7 @@ methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const g
                                               Planner* planner) {
   lua_State* L = state_.raw();
   state_.job = std::make_shared<const nlohmann::json>(job);
-  if (!function_) return read(to_json(L, 1, "the strategy"), places_of(1));
+  if (!function_) return read(to_json(L, 1, path_ + "'s strategy"), places_of(1));
   struct Lent {
     State& state;
     ~Lent() { state.planner = nullptr; }
@@ -246,7 +246,7 @@ methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const g
   }
   lua_pop(L, 1);
   const int result = lua_gettop(L);
-  auto strategy = read(to_json(L, result, "the strategy"), places_of(result));
+  auto strategy = read(to_json(L, result, path_ + "'s strategy"), places_of(result));
   lua_settop(L, 1);
   return strategy;
 }

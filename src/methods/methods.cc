@@ -143,7 +143,9 @@ void read_fields(const Json& value, StrategySpec& strategy) {
                                          "places", "methods", "plan"};
   for (const auto& [key, part] : value.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      fail("strategy", "a strategy is a list of methods or has the fields {}, but got \"{}\"{}",
+      fail("strategy",
+           "a strategy is a list of methods or has the fields {}, in a script also events and "
+           "around, but got \"{}\"{}",
            fmt::join(keys, ", "), key, did_you_mean(key, keys));
     }
   }

@@ -115,6 +115,20 @@ std::vector<at::Tensor> random_operands(const Case& c) {
   return operands;
 }
 
+TEST_CASE("memory of an op is recorded on zeros, also where they overflow an expert's slots") {
+  const graph::TensorType chosen{DType::int64, {1, 8, 2}}, counts{DType::int64, {1, 4}};
+  const Case slots{
+      "perigee::expert_slots",
+      {{"expert", ValueId{0}}, {"experts", int64_t{4}}, {"places", int64_t{4}}, {"dropless", true}},
+      {chosen},
+      {chosen, counts}};
+  CHECK(record_trace(instance_of(slots)));
+  std::vector<at::Tensor> results(2);
+  CHECK_THROWS_WITH(
+      cpu_kernel(op_of(instance_of(slots)))({{at::zeros({1, 8, 2}, at::kLong)}}, results, {}),
+      Catch::Contains("no token may be left out (dropless)"));
+}
+
 TEST_CASE(
     "recorded allocations serve 20 calls on two threads from an arena, bit-equal to free calls") {
   exec::set_op_threads(1);

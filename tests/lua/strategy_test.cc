@@ -90,6 +90,13 @@ TEST_CASE("the job that a script names is relative to the script") {
   CHECK(lua::StrategyScript(path).job() == (folder.path / "gpt.toml").string());
 }
 
+TEST_CASE("a method without its options is refused with the remedy") {
+  Folder folder;
+  const auto script = folder.write("s.lua", "return { require('perigee.methods').fsdp }");
+  CHECK_THROWS_WITH(lua::StrategyScript(script),
+                    Catch::EndsWith("s.lua's strategy[1] is a function: call it, as in m.fsdp {}"));
+}
+
 TEST_CASE("the data axis adjusts only to a given number of ranks") {
   Folder folder;
   const auto script = folder.write(

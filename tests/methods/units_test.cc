@@ -110,6 +110,14 @@ TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order of t
   CHECK(plan.units[0].axes == "data");
 }
 
+TEST_CASE("patterns of parameters that stay replicated match some") {
+  CHECK(units_of(units_plan_of(R"([["zero1", {"ignored": ["blocks.**"]}]])")).find("blocks") ==
+        std::string::npos);
+  CHECK_THROWS_WITH(units_plan_of(R"([["zero1", {"ignored": ["block.**"]}]])"),
+                    Catch::Contains("[zero1] ignored must match parameters of the model, but "
+                                    "\"block.**\" matches none"));
+}
+
 TEST_CASE("a zero axis stores units in parts, and splits the batch") {
   const auto plan = units_plan_of(R"([["fsdp", {"sharding_strategy": "_HYBRID_SHARD_ZERO2"}],
                                 ["parallel_mode", [["zero", 2], ["data", 1]]]])");

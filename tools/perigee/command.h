@@ -23,6 +23,8 @@ struct JobOptions {
   int64_t least_nodes = 1;  // at least
   int64_t node_rank = -1;   // -1: not given
   int64_t max_restarts = 0;
+  // train --resume: the run or checkpoint, "newest": the run of train.output; "": none.
+  std::string resume;
   std::vector<std::string> sets;
   double script_seconds = 5;
   int64_t script_megabytes = 256;

@@ -53,6 +53,24 @@ std::vector<std::string> known_names(const CLI::App& app, bool options) {
   throw Error(Status::invalid, "command", fmt::format("{}; see {} --help", text, name));
 }
 
+// Returns the message of a number outside of its limits. `text`: "VALUE not in range LEAST to MOST".
+std::string range_message(std::string_view option, std::string_view text) {
+  constexpr std::string_view kRange = " not in range ", kTo = " to ";
+  const auto value = text.substr(0, text.find(kRange));
+  const auto limits = text.substr(value.size() + kRange.size());
+  const auto to = limits.find(kTo);
+  const auto number = [](std::string_view digits) {
+    if (digits.find('.') == digits.npos) return digits;
+    digits = digits.substr(0, digits.find_last_not_of('0') + 1);
+    return digits.ends_with('.') ? digits.substr(0, digits.size() - 1) : digits;
+  };
+  const auto least = number(limits.substr(0, to)), most = number(limits.substr(to + kTo.size()));
+  constexpr size_t kDigits = 20;  // no limit: the largest number of the type
+  return most.size() > kDigits
+             ? fmt::format("{} must be at least {}, but got {}", option, least, value)
+             : fmt::format("{} must be from {} to {}, but got {}", option, least, most, value);
+}
+
 // Returns CLI11's message in the words of our own.
 std::string message_of(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -67,6 +85,9 @@ std::string message_of(const CLI::ParseError& error) {
       return fmt::format("{} takes a number in range, but got \"{}\"", pair.substr(0, equals),
                          pair.substr(equals + 3));
     }
+  }
+  if (const auto range = after("Value "); range.find(" not in range ") != std::string::npos) {
+    return range_message(option, range);
   }
   if (text.ends_with(" missing")) return fmt::format("{} needs a value, but got none", option);
   if (const auto times = after("At Most 1 required but received "); !times.empty()) {

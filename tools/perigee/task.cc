@@ -76,6 +76,20 @@ int64_t ranks_of(lua::StrategyScript& script) {
   return 0;
 }
 
+// Returns the number of ranks of the plan with which a resumed run goes on, or 0 where a new plan is
+// made, or its file is not here.
+int64_t ranks_of_resumed(const std::string& resume, const train::Task& task) {
+  if (resume.empty() || task.strategy_given) return 0;
+  const fs::path given = resume == "newest" ? task.job.train.output : resume;
+  for (const auto& file : {given / "plan.json", given / "../../plan.json"}) {
+    std::error_code ignored;
+    if (fs::is_regular_file(file, ignored)) {
+      return plan::parse(read_file(file.string()), file.string()).mesh.size();
+    }
+  }
+  return 0;
+}
+
 // A task, and whether its mesh follows from a call of the strategy's function alone.
 struct ReadTask {
   train::Task task;
@@ -143,6 +157,8 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
     task.world_given = true;
   } else if (plan) {
     task.world = plan->mesh.size();
+  } else if (const auto before = ranks_of_resumed(options.resume, task); before > 0) {
+    task.world = before;
   } else if (!options.cluster.empty()) {
     task.world = cost::load_cluster(task.job.cluster.file).ranks();
     task.world_given = true;

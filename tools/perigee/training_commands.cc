@@ -99,7 +99,7 @@ void log_results(const JobOptions& options, const job::Job& trained, const std::
 void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
-    std::string resume, trace, check;
+    std::string trace, check;
     bool overwrite = false, resume_if_any = false;
   };
   auto options = std::make_shared<Options>();
@@ -115,7 +115,7 @@ void add_train(CLI::App& app, Action& action) {
       ->required();
   add_job_options(*sub, options->job);
   auto* resume = sub->add_flag(
-      "--resume{newest}", options->resume,
+      "--resume{newest}", options->job.resume,
       "[DIR] continue from the newest complete checkpoint of train.output, or of DIR");
   auto* overwrite = sub->add_flag("--overwrite", options->overwrite,
                                   "empty an output folder that holds another run")
@@ -139,8 +139,8 @@ void add_train(CLI::App& app, Action& action) {
       refuse_cluster(options->job);
       if (!options->check.empty()) return check_gradients(options->job, options->check);
       auto task = make_running_task(options->job);
-      task.resume = !options->resume.empty();
-      if (options->resume != "newest") task.resume_from = options->resume;
+      task.resume = !options->job.resume.empty();
+      if (options->job.resume != "newest") task.resume_from = options->job.resume;
       if (!options->trace.empty()) {
         task.trace = [file = options->trace](const std::string& trace) {
           write_durably(file, trace);
@@ -252,6 +252,7 @@ void add_evaluate(CLI::App& app, Action& action) {
   sub->callback([options, &action] {
     action = [options] {
       require_fixed_hosts(options->job);
+      refuse_cluster(options->job);
       const auto task = make_running_task(options->job);
       return run_ranks(options->job, task, [&](const Place& place) {
         const auto metrics = torch_host().evaluate(task, options->checkpoint, place);

@@ -148,6 +148,17 @@ class Recomputed {
     return own == plan_.keep_in.end() ? plan_.keep : own->second;
   }
 
+  // Returns whether ranks get more from a collective than they give. All ranks give one answer, also
+  // where their parts have unequal sizes: they run the same collectives again.
+  bool grows(const Node& node) const {
+    if (node.outputs.empty() || !node.outputs[0].defined() || node.op == "comm::all_gather")
+      return true;
+    if (node.op != "comm::exchange") return false;
+    int64_t given = 0;
+    node.each_operand([&](ValueId v) { given = std::max(given, graph_.type(v).bytes()); });
+    return graph_.type(node.outputs[0]).bytes() > given;
+  }
+
   // Finds the results of ops that are kept by name. Where a collective directly reads such a
   // result, the collective's result is kept instead, unless it is larger: a sum is kept, not
   // its terms.
@@ -160,12 +171,10 @@ class Recomputed {
       // A product may add its bias (fuse/fuse_bias.h).
       named_[n] = is_listed(keep, node.op) ||
                   (node.op == "aten::addmm" && is_listed(keep, "aten::mm"));
-      const bool sends = graph::is_collective(node.op) && !keep.empty();
-      if (!sends || node.outputs.empty() || !node.outputs[0].defined()) continue;
+      if (!graph::is_collective(node.op) || keep.empty() || grows(node)) continue;
       node.each_operand([&](ValueId v) {
         const auto producer = graph_.values[root(v).index].producer;
-        const bool more = graph_.type(node.outputs[0]).bytes() > graph_.type(v).bytes();
-        named_[n] = named_[n] || (producer >= 0 && named_[producer] && !more);
+        named_[n] = named_[n] || (producer >= 0 && named_[producer]);
       });
     }
   }

@@ -99,7 +99,9 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
   // reads OpenMP's number and does not ask LibTorch: on a new thread (base/parallel.h) it would
   // reserve scratch memory for as many threads as there are cores.
   op_threads();
-  const Op op = op_of(instance);
+  Op op = op_of(instance);
+  // Zeros send all tokens to one expert, which may have fewer slots.
+  std::erase_if(op.args, [](const auto& arg) { return arg.first == "dropless"; });
   std::vector<at::Tensor> operands;
   for (size_t i = 0; i < instance.operands.size(); ++i) {
     operands.push_back(empty_pages(instance.operands[i], instance.operand_strides[i]));

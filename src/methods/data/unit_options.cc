@@ -92,6 +92,14 @@ bool below(const std::string& name, const std::string& scope) {
          (name.size() > scope.size() && name.starts_with(scope) && name[scope.size()] == '.');
 }
 
+std::vector<std::string> parameter_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) names.push_back(input.name);
+  }
+  return names;
+}
+
 // Returns the scopes that match a pattern or are of a module class.
 std::set<std::string> scopes_of(const Graph& graph, const std::vector<std::string>& patterns,
                                 const std::vector<std::string>& classes, const Method& method) {
@@ -264,6 +272,13 @@ bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& req
   const auto& graph = *request.graph;
   const auto storage = storage_axes(plan, given, method);
   const auto& ignored = given.ignored.list;
+  const auto names = parameter_names(graph);
+  for (const auto& pattern : ignored) {
+    if (std::ranges::any_of(names, [&](const auto& name) { return matches(pattern, name); }))
+      continue;
+    fail(method.name(), "ignored must match parameters of the model, but \"{}\" matches none{}",
+         pattern, did_you_mean(pattern, names));
+  }
   const auto ignored_scopes = scopes_of(graph, {}, given.ignored_classes.list, method);
   auto match = given.match.list;
   const auto& classes = given.wrap_classes.list;

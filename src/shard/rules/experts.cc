@@ -106,7 +106,12 @@ class Exchange {
       owners.push_back(mesh::local_ranges(queue_shape, queue, mesh, rank)[0].begin);
     }
     const auto held = mesh::local_ranges(queue_shape, queue, mesh, lowering.rank);
-    const auto own = mesh::local_ranges(token_shape, tokens, mesh, lowering.rank)[0];
+    // The rows of a group may be cut into several pieces.
+    auto groups = tokens;
+    for (auto& placement : groups) {
+      if (placement.is_shard() && placement.dim != 0) placement = mesh::Placement::replicate();
+    }
+    const auto own = mesh::local_ranges(token_shape, groups, mesh, lowering.rank)[0];
     const auto first = own.begin - held[1].begin;
     if (first < 0 || first + own.length > held[1].length) {
       fail("shard",

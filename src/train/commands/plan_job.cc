@@ -11,6 +11,7 @@
 #include "simulate/utilisation.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/local_cluster.h"
+#include "train/plan/memory_check.h"
 #include "train/plan/predict_memory.h"
 #include "train/plan/task_plan.h"
 #include "train/task/open_model.h"
@@ -56,6 +57,13 @@ SimulateResult simulate_job(const Task& task) {
                        task.plan_file.empty() ? &recorded.times() : nullptr);
     planned.plan = std::move(plan);
   });
+  if (!job.cluster.file.empty()) {
+    try {
+      check_memory(planned.plan, cluster);
+    } catch (const Error& error) {
+      log::warn("the plan does not fit in memory: {}", error.what());
+    }
+  }
   simulate::OpCosts costs(cluster, recorded.times());
   const auto simulation = simulate::simulate(
       programs, planned.plan.mesh, costs,

@@ -71,7 +71,11 @@ std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t worl
   const auto file = folder.resumed_plan();
   if (file.empty()) return "";
   auto text = read_resumed_plan(file);
-  return plan::parse(text).mesh.size() == world ? text : "";
+  const auto before = plan::parse(text).mesh.size();
+  if (before == world) return text;
+  log::info("resumed with another number of ranks: {} became {}, so that a new plan is made",
+            before, world);
+  return "";
 }
 
 // Returns the page about the plan; "" where it cannot be made, since a run does not fail for it.

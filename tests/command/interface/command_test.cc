@@ -105,6 +105,13 @@ TEST_CASE("a value of the wrong type is refused with the value") {
           "schedule --help");
   refused("train job.toml --nproc 1.5",
           "[command] --nproc takes a number in range, but got \"1.5\"; see perigee train --help");
+  refused("train job.toml --max-restarts -1",
+          "[command] --max-restarts must be at least 0, but got -1; see perigee train --help");
+  refused("sample job.toml --top-p 1.5",
+          "[command] --top-p must be from 0 to 1, but got 1.5; see perigee sample --help");
+  refused(
+      "evaluate job.toml --cluster 8xh100",
+      "[command] --cluster is for planning (perigee plan, perigee simulate), but this runs here");
   const auto ran = run("train job.toml --nproc 0");
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("--nproc") && Contains("0"));

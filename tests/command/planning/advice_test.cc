@@ -115,6 +115,13 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   CHECK(value["ranks"][0]["peak_bytes"].get<double>() / (1 << 20) ==
         Approx(parts[0]).epsilon(0.02));
   CHECK(value["step_seconds"].get<double>() == Approx(parts[1]).epsilon(0.02));
+  // A plan that does not fit is simulated with a warning.
+  const auto large = run(
+      "simulate " + job + " --nproc 2 --cluster " + cluster(folder, "5.3e6") + " --strategy ddp",
+      own_cache(folder));
+  CHECK(large.status == 0);
+  CHECK_THAT(large.err, Contains("warning: the plan does not fit in memory: "));
+  CHECK_THAT(changed.err, !Contains("does not fit"));
   // The advice says if no single change is enough.
   const auto small = run(
       "plan " + job + " --nproc 2 --cluster " + cluster(folder, "1e6") + " --strategy ddp",

@@ -38,6 +38,21 @@ TEST_CASE("a run continues with another number of ranks") {
   for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
 }
 
+TEST_CASE("a run continues with its plan, on as many ranks") {
+  const TrainingJob job;
+  job.good("train", "--strategy tensor_parallel --nproc 4 --set train.steps=2");
+  const auto plan = read(job.output() + "/plan.json");
+  const auto same = job.good("train", "--set train.steps=4 --resume");
+  CHECK_THAT(same.err, Contains("4 ranks") && !Contains("another number of ranks"));
+  CHECK(read(job.output() + "/plan.json") == plan);
+  const auto step = job.output() + "/checkpoints/step-4";
+  CHECK_THAT(job.good("train", "--set train.steps=5 --resume " + step).err, Contains("4 ranks"));
+  const auto fewer = job.good("train", "--set train.steps=6 --resume --nproc 1");
+  CHECK_THAT(fewer.err,
+             Contains("resumed with another number of ranks: 4 became 1, so that a new plan is "
+                      "made"));
+}
+
 TEST_CASE("a folder with a run is neither overwritten nor continued by mistake") {
   const TrainingJob job;
   CHECK_THAT(job.refused("train", "--resume"), Contains(job.output()));

@@ -158,6 +158,19 @@ TEST_CASE("sharded sequences train as on one device") {
   check(kGpt, R"([["context", 2], ["data", 2]])",
         ring + R"(, ["fsdp", {"axis": "data"}], ["checkpoint", ["blocks.*"]])", 8);
   check(grouped, two, ulysses);
+  // The tokens of a rank are several pieces of those that experts queue.
+  const std::string experts =
+      "kind = 'moe'\nlayers = 1\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\nexperts = 4\n"
+      "top_k = 2\n";
+  for (const std::string more : {"", "capacity = 0.8\n", "capacity = 0.0\ndropless = true\n"}) {
+    check(experts + more, R"([["data", 2], ["sequence", 2]])", ulysses);
+    check(experts + more, R"([["context", 2], ["data", 2]])", gather, 8);
+  }
+  check(experts, R"([["zero", 2], ["sequence", 2]])", ulysses + R"(, ["fsdp", {}])");
+  // Some ranks have no head of keys and values: all make the same collectives again.
+  check(grouped, R"([["sequence", 2], ["tensor", 2]])",
+        R"(["tensor_parallel", {}], ["sequence_parallel", {}],
+            ["checkpoint", {"1": "blocks.*", "keep": ["mm"]}])");
   check(grouped, R"([["context", 3]])", gather);
   check(kGpt, R"([["context", 2], ["pipe", 2]])",
         R"(["context_parallel", {}], ["pipeline_parallel", {"starts": ["blocks.1"]}],

@@ -54,7 +54,8 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
   sub.add_option("--seed", sample.draw.seed, "of the draws; default 0");
   sub.add_option("--stop", sample.stops, "a text that ends the output; repeatable")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   add_job_options(sub, job);
 }
 
