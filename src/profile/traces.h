@@ -1,6 +1,7 @@
 // Allocation traces from the profile database; missing ones are recorded by a dry run and kept.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,24 @@ class TraceDatabase : public compile::TraceSource {
   std::string kind_;
   int64_t recorded_ = 0;
   std::mutex mutex_;
+};
+
+// The traces that the database has; records none.
+class KnownTraces : public compile::TraceSource {
+ public:
+  // Keeps `traces` by reference.
+  explicit KnownTraces(TraceDatabase& traces) : traces_(traces) {}
+  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
+    auto trace = traces_.known(instance);
+    if (!trace) missing_ = true;
+    return trace;
+  }
+  // Returns whether one was asked for that the database lacks.
+  bool missing() const { return missing_; }
+
+ private:
+  TraceDatabase& traces_;
+  std::atomic<bool> missing_ = false;
 };
 
 }  // namespace perigee::profile

@@ -71,15 +71,24 @@ class SequencePlacing {
     }
     // Other axes may shard it too.
     std::string axes = sharding_.axis;
+    std::string zigzag;  // the other axis that has it
     const auto found = plan_.placements.find(names_[inputs_[0].index]);
     for (size_t a = 0; found != plan_.placements.end() && a < found->second.size(); ++a) {
-      if (static_cast<int>(a) == axis_ || found->second[a] != Placement::shard(1)) continue;
+      const auto& other = found->second[a];
+      if (static_cast<int>(a) == axis_ || !other.is_shard() || other.dim != 1) continue;
       others_ *= plan_.mesh.axes[a].size;
       axes += " and " + plan_.mesh.axes[a].name;
+      if (other.zigzag) zigzag = plan_.mesh.axes[a].name;
     }
     if (length_ % (parts_ * others_) != 0) {
       fail(method_, "a sequence must divide over the {} ranks of axis {}, but has {}",
            parts_ * others_, axes, length_);
+    }
+    if (!zigzag.empty() && length_ % (2 * parts_ * others_) != 0) {
+      fail(method_,
+           "a sequence must divide into {} pieces, two for each rank of axes {}, but has {}: list "
+           "{} before the method of axis {}, or give that one load_balance = false",
+           2 * parts_ * others_, axes, length_, method_, zigzag);
     }
   }
 

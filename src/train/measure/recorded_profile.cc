@@ -14,17 +14,6 @@
 
 namespace perigee::train {
 
-class RecordedProfile::RecordedTraces : public compile::TraceSource {
- public:
-  explicit RecordedTraces(profile::TraceDatabase& traces) : traces_(traces) {}
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    return traces_.known(instance);
-  }
-
- private:
-  profile::TraceDatabase& traces_;
-};
-
 profile::TimeDatabase times_of(profile::Database& database, const exec::Device& device,
                                const job::Job& job, int64_t ranks) {
   const auto threads = static_cast<int>(job.cluster.threads);
@@ -129,7 +118,7 @@ RecordedProfile::RecordedProfile(const job::Job& job, int64_t ranks) {
   const auto threads = static_cast<int>(job.cluster.threads);
   database_ = std::make_unique<profile::Database>(profile_of(job));
   traces_ = std::make_unique<profile::TraceDatabase>(*database_, threads, device);
-  recorded_ = std::make_unique<RecordedTraces>(*traces_);
+  recorded_ = std::make_unique<profile::KnownTraces>(*traces_);
   times_ = std::make_unique<profile::TimeDatabase>(times_of(*database_, *device, job, ranks));
 }
 

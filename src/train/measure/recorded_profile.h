@@ -38,10 +38,9 @@ class RecordedProfile {
   void forget();
 
  private:
-  class RecordedTraces;
   std::unique_ptr<profile::Database> database_;
   std::unique_ptr<profile::TraceDatabase> traces_;
-  std::unique_ptr<RecordedTraces> recorded_;
+  std::unique_ptr<profile::KnownTraces> recorded_;
   std::unique_ptr<profile::TimeDatabase> times_;
   compile::NoTraces no_traces_;
   cost::NoMeasurements no_times_;

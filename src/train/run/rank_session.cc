@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "base/log_format.h"
 #include "exec/memory/allocator.h"
 #include "exec/op_threads.h"
@@ -23,6 +24,22 @@
 
 namespace perigee::train {
 namespace {
+
+// Throws Error where even a fraction of a plan's estimated memory is more than there is: ops run on
+// zeros for an exact prediction, and those of such a plan would take long.
+void check_estimate(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
+                    const std::string& runtime_folder) {
+  constexpr double kSurely = 0.6;
+  auto least = plan;
+  for (auto& peak : least.prediction.peak_bytes) {
+    peak = static_cast<int64_t>(kSurely * static_cast<double>(peak));
+  }
+  try {
+    check_memory_here(planned, least, local_ranks, {}, runtime_folder);
+  } catch (const Error&) {
+    check_memory_here(planned, plan, local_ranks, {}, runtime_folder);
+  }
+}
 
 // Logs that the samples of a microbatch depend on each other.
 void log_coupling(const Blueprint& blueprint) {
@@ -82,13 +99,19 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
     auto times = times_of(session.database, *session.connection.device, session.job,
                           session.connection.local_ranks);
     compile::Programs programs;
-    check_at_methods(planned, [&](plan::Plan plan) {
-      const bool given = !plan_text.empty() || !task.plan_file.empty();
-      // Records the traces that are missing.
-      programs = predict(plan, blueprint.training, planned.job, session.traces,
-                         given ? nullptr : &times);
-      blueprint.plan = std::move(plan);
-    });
+    const auto predict_with = [&](compile::TraceSource& traces) {
+      check_at_methods(planned, [&](plan::Plan plan) {
+        const bool given = !plan_text.empty() || !task.plan_file.empty();
+        programs = predict(plan, blueprint.training, planned.job, traces, given ? nullptr : &times);
+        blueprint.plan = std::move(plan);
+      });
+    };
+    profile::KnownTraces known(session.traces);
+    predict_with(known);
+    if (known.missing()) {
+      check_estimate(planned, blueprint.plan, session.connection.local_ranks, task.runtime_folder);
+      predict_with(session.traces);  // records those
+    }
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
                                            task.runtime_folder);
     session.memory = memory_json(programs);

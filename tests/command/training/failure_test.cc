@@ -15,6 +15,17 @@ using namespace perigee::test;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
+TEST_CASE("a job that is far too large is refused before its ops run for their memory") {
+  const TrainingJob job;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto text = job.refused(
+      "train",
+      "--strategy ddp --set data.text=[] --set data.synthetic=true --set data.sequence=8000000");
+  CHECK_THAT(text, Contains("a plan must fit the available memory, but rank 0 needs"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  CHECK(!fs::exists(job.output()));
+}
+
 TEST_CASE("invalid jobs and data are refused with the key to change") {
   const TrainingJob job;
   const auto& folder = job.folder();

@@ -107,6 +107,21 @@ TEST_CASE("an attention bias has the rows of a rank's queries in ring attention"
                 train(broadcast, gathers)) == "");
 }
 
+TEST_CASE("a sequence of too few pieces for two axes is refused with the order that has none") {
+  const auto given = built_in(kGpt, kSequenceRows, 1, "float64", 12);
+  const std::string mesh = R"([["sequence", 2], ["context", 2]])",
+                    context = R"(["context_parallel", {"attention": "ring"}])",
+                    sequence = R"(["sequence_parallel", {}])";
+  CHECK_THROWS_WITH(sequence_plan_of(given, mesh, context + ", " + sequence),
+                    Catch::Contains("must divide into 8 pieces, two for each rank of axes sequence "
+                                    "and context, but has 12: list sequence_parallel before the "
+                                    "method of axis context"));
+  const auto one = train(given,
+                         sequence_plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"));
+  CHECK(compare(one[0], train(given, sequence_plan_of(given, mesh, sequence + ", " + context))) ==
+        "");
+}
+
 TEST_CASE("sharded sequences train as on one device") {
   const auto check = [](const std::string& keys, const std::string& mesh,
                         const std::string& methods, int64_t sequence = 6) {
