@@ -37,7 +37,7 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   if (plan.precision.parameters == plan::Precision::Parameters::low && !plan.units.empty()) {
     fail("compile",
          "parameters that are stored in parts (zero1, zero2, fsdp) are float32, but the plan has "
-         "them in {} without masters",
+         "them in {} without masters: leave half's masters = false or those methods out",
          graph::name_of(*plan.precision.dtype));
   }
   if (plan.recompute.budget_bytes > 0 && !spec.evaluation) {
