@@ -107,11 +107,17 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
       });
     };
     profile::KnownTraces known(session.traces);
-    predict_with(known);
-    if (known.missing()) {
-      check_estimate(planned, blueprint.plan, session.connection.local_ranks, task.runtime_folder);
-      predict_with(session.traces);  // records those
+    bool estimated = false;
+    try {
+      predict_with(known);
+      estimated = known.missing();
+    } catch (const Error&) {
+      if (!known.missing()) throw;  // with exact memory the plan may be within its budget
     }
+    if (estimated) {
+      check_estimate(planned, blueprint.plan, session.connection.local_ranks, task.runtime_folder);
+    }
+    if (known.missing()) predict_with(session.traces);  // records those
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
                                            task.runtime_folder);
     session.memory = memory_json(programs);
