@@ -20,24 +20,33 @@ namespace {
 
 using mesh::Reduce;
 
-PERIGEE_SIMD void add(float* sum, const float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
-}
-PERIGEE_SIMD void add(double* sum, const double* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
-}
-PERIGEE_SIMD void add(float* sum, const c10::BFloat16* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += load(x, i);
-}
+// sum += x, of which the former is in a cache.
+#define PERIGEE_ADD(W, T)                                              \
+  PERIGEE_SIMD void add(W* sum, const T* x, int64_t n) {               \
+    each_in_pieces(                                                    \
+        n, [&](int64_t i) PERIGEE_LAMBDA { fetch_ahead<2048>(x, i); }, \
+        [&](int64_t i) PERIGEE_LAMBDA { sum[i] += load(x, i); });      \
+  }
+PERIGEE_ADD(float, float)
+PERIGEE_ADD(double, double)
+PERIGEE_ADD(float, c10::BFloat16)
+#undef PERIGEE_ADD
 template <class W, class T>
 void add(W* sum, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<W>(x[i]);
 }
 
 // Elements of another type as those that are added up, and back.
-PERIGEE_SIMD void widen(float* tile, const c10::BFloat16* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) tile[i] = load(x, i);
-}
+#define PERIGEE_WIDEN(W, T)                                            \
+  PERIGEE_SIMD void widen(W* tile, const T* x, int64_t n) {            \
+    each_in_pieces(                                                    \
+        n, [&](int64_t i) PERIGEE_LAMBDA { fetch_ahead<2048>(x, i); }, \
+        [&](int64_t i) PERIGEE_LAMBDA { tile[i] = load(x, i); });      \
+  }
+PERIGEE_WIDEN(float, float)
+PERIGEE_WIDEN(double, double)
+PERIGEE_WIDEN(float, c10::BFloat16)
+#undef PERIGEE_WIDEN
 PERIGEE_SIMD void narrow(c10::BFloat16* to, const float* tile, int64_t n) {
   for (int64_t i = 0; i < n; ++i) store(to, i, tile[i]);
 }

@@ -56,19 +56,63 @@ inline double scalar(const at::Tensor& t) { return *t.const_data_ptr<double>(); 
 PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }
 PERIGEE_INLINE double root(double x) { return __builtin_sqrt(x); }
 
-// Returns the sum of f(i) for i in [0, n), in type W.
+// Starts to fetch a piece of a stream, [i, i + kPiece), and `kBytes` on, since CPUs alone do not
+// fetch far ahead of its use. Those elements need not exist.
+constexpr int64_t kPiece = 64;
+template <int64_t kBytes, class T>
+PERIGEE_INLINE void fetch_ahead(const T* stream, int64_t i) {
+  const auto first = reinterpret_cast<uintptr_t>(stream + i) + kBytes;
+  for (uintptr_t line = 0; line < kPiece * sizeof(T); line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(first + line));
+  }
+}
+
+// Calls f(i) for i in [0, n), and before(i) where a whole piece begins.
+template <class Before, class F>
+PERIGEE_INLINE void each_in_pieces(int64_t n, Before before, F f) {
+  const int64_t pieces = n / kPiece * kPiece;
+  for (int64_t piece = 0; piece < pieces; piece += kPiece) {
+    before(piece);
+    for (int64_t i = piece; i < piece + kPiece; ++i) f(i);
+  }
+  for (int64_t i = pieces; i < n; ++i) f(i);
+}
+
+constexpr int kSumLanes = 16;
+// Adds f(i) for i in [begin, end) to the lanes.
+template <class W, class F>
+PERIGEE_INLINE void add_to_lanes(W* lanes, int64_t begin, int64_t end, F f) {
+  for (int64_t i = begin; i < end; i += kSumLanes) {
+    for (int l = 0; l < kSumLanes; ++l) lanes[l] += f(i + l);
+  }
+}
+
+// Adds f(i) for i in [begin, n), and returns the sum of all lanes.
+template <class W, class F>
+PERIGEE_INLINE W finish_lanes(W* lanes, int64_t begin, int64_t n, F f) {
+  const int64_t whole = n / kSumLanes * kSumLanes;
+  add_to_lanes(lanes, begin, whole, f);
+  W sum = 0;
+  for (int64_t i = whole; i < n; ++i) sum += f(i);
+  for (int l = 0; l < kSumLanes; ++l) sum += lanes[l];
+  return sum;
+}
+
+// Returns the sum of f(i) for i in [0, n), in type W. Calls before(i) where a whole piece begins.
+template <class W, class Before, class F>
+PERIGEE_INLINE W lane_sum_in_pieces(int64_t n, Before before, F f) {
+  const int64_t pieces = n / kPiece * kPiece;
+  W lanes[kSumLanes] = {};
+  for (int64_t piece = 0; piece < pieces; piece += kPiece) {
+    before(piece);
+    add_to_lanes(lanes, piece, piece + kPiece, f);
+  }
+  return finish_lanes(lanes, pieces, n, f);
+}
 template <class W, class F>
 PERIGEE_INLINE W lane_sum(int64_t n, F f) {
-  constexpr int kLanes = 16;
-  W lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] += f(i + l);
-  }
-  W sum = 0;
-  for (; i < n; ++i) sum += f(i);
-  for (int l = 0; l < kLanes; ++l) sum += lanes[l];
-  return sum;
+  W lanes[kSumLanes] = {};
+  return finish_lanes(lanes, 0, n, f);
 }
 
 // Returns whether vector loops support the type.

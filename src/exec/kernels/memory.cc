@@ -33,10 +33,12 @@ PERIGEE_INLINE void add_elements(T* out, const S* in, int64_t n, double factor) 
 }
 template <class T>
 PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
-  return lane_sum<double>(n, [&](int64_t i) PERIGEE_LAMBDA {
-    const double v = load(in, i);
-    return v * v;
-  });
+  return lane_sum_in_pieces<double>(
+      n, [&](int64_t i) PERIGEE_LAMBDA { fetch_ahead<2048>(in, i); },
+      [&](int64_t i) PERIGEE_LAMBDA {
+        const double v = load(in, i);
+        return v * v;
+      });
 }
 
 #define PERIGEE_PAIR(T, S)                                                  \

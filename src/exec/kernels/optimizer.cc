@@ -40,7 +40,14 @@ PERIGEE_INLINE void update_elements(T* __restrict p, S* __restrict s0, S* __rest
                                     const float* __restrict noise, int64_t n,
                                     const typename O::template Constants<Wide<T>> c) {
   using W = Wide<T>;
-  for (int64_t i = 0; i < n; ++i) {
+  const auto fetch = [&](int64_t i) PERIGEE_LAMBDA {
+    fetch_ahead<1024>(p, i);
+    fetch_ahead<1024>(g, i);
+    if constexpr (kHeld & 1) fetch_ahead<1024>(s0, i);
+    if constexpr (kHeld & 2) fetch_ahead<1024>(s1, i);
+    if constexpr (kHeld & 4) fetch_ahead<1024>(s2, i);
+  };
+  each_in_pieces(n, fetch, [&](int64_t i) PERIGEE_LAMBDA {
     W state[3];
     if constexpr (kHeld & 1) state[0] = load(s0, i);
     if constexpr (kHeld & 2) state[1] = load(s1, i);
@@ -50,7 +57,7 @@ PERIGEE_INLINE void update_elements(T* __restrict p, S* __restrict s0, S* __rest
     if constexpr (kHeld & 2) store(s1, i, state[1]);
     if constexpr (kHeld & 4) store(s2, i, state[2]);
     store_rounded(p, i, weight, noise);
-  }
+  });
 }
 
 constexpr size_t kMostStates = 3;
