@@ -19,11 +19,13 @@ Kernel cpu_kernel(const Op& op) {
   static const std::map<std::string_view, Maker> fast = {
       {"aten::add.Tensor", kernels::add},
       {"aten::addmm", kernels::product_with_bias},
+      {"aten::cat", kernels::join},
       {"aten::gelu", kernels::gelu},
       {"aten::gelu_backward", kernels::gelu_backward},
       {"aten::mm", kernels::product},
       {"aten::native_layer_norm", kernels::layer_norm},
       {"aten::native_layer_norm_backward", kernels::layer_norm_backward},
+      {"aten::stack", kernels::join},
       {"perigee::accumulate_", kernels::accumulate},
       {"perigee::adafactor_", kernels::adafactor},
       {"perigee::adafactor_moments_", kernels::adafactor_moments},

@@ -66,6 +66,9 @@ Kernel layer_norm_backward(const Arguments& arguments);
 Kernel cross_entropy(const Arguments& arguments);
 Kernel cross_entropy_backward(const Arguments& arguments);
 
+// aten::cat and aten::stack of contiguous tensors of one type; LibTorch's op for others.
+Kernel join(const Arguments& arguments);
+
 // perigee::reshape as an instruction: always a contiguous copy.
 Kernel reshape(const Arguments& arguments);
 
