@@ -9,6 +9,7 @@
 #include "lua/method/request.h"
 #include "lua/places.h"
 #include "lua/sandbox/sandbox.h"
+#include "methods/placed.h"
 
 namespace perigee::lua {
 namespace {
@@ -54,8 +55,11 @@ void StrategyScript::check_result() {
          path_, lua_isnil(L, 1) ? "nothing" : luaL_typename(L, 1));
   }
   if (function_) return;
-  take_events(1);
-  take_around(1);
+  methods::at_place(place(), [&] {
+    require_list(1);
+    take_events(1);
+    take_around(1);
+  });
   lua_pushliteral(L, "methods");
   lua_rawget(L, 1);
   function_ = lua_isfunction(L, 2);
@@ -74,6 +78,30 @@ void StrategyScript::check_result() {
   set_ = assignments_of(strategy, function_ ? rest_ : data, path_);
   if (strategy.job) {
     job_ = (std::filesystem::path(path_).parent_path() / *strategy.job).lexically_normal().string();
+  }
+}
+
+std::string StrategyScript::place() const {
+  return result_place_.empty() ? path_ + ": " : result_place_;
+}
+
+void StrategyScript::require_list(int index) {
+  lua_State* L = state_.raw();
+  const int top = lua_gettop(L);
+  lua_pushvalue(L, index);
+  lua_pushliteral(L, "methods");
+  lua_rawget(L, index);
+  for (; lua_gettop(L) > top; lua_pop(L, 1)) {
+    const auto place = kept_place(L);
+    if (place.empty()) continue;
+    lua_rawgeti(L, -1, 1);
+    const auto name = describe(L, -1);
+    lua_settop(L, top);
+    methods::at_place(place, [&] {
+      fail("strategy",
+           "a strategy is a list of methods, but this is the method {} alone: {{m.{} ...}}", name,
+           name);
+    });
   }
 }
 
@@ -209,7 +237,8 @@ methods::StrategySpec StrategyScript::read(nlohmann::json value,
     value = std::move(whole);
   }
   define_shipped(state_, value);
-  strategy = methods::from_json(value, path_, state_.methods, places);
+  strategy = methods::at_place(
+      place(), [&] { return methods::from_json(value, path_, state_.methods, places); });
   if (!around_.empty()) strategy.set.push_back(around_);
   strategy.rules = state_.rules;
   return strategy;
@@ -236,7 +265,10 @@ methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const g
          "a strategy function returns a list of methods, a table or a plan, but {} returned {}",
          path_, lua_isnil(L, -1) ? "nothing" : luaL_typename(L, -1));
   }
-  take_events(lua_gettop(L));
+  methods::at_place(place(), [&] {
+    require_list(lua_gettop(L));
+    take_events(lua_gettop(L));
+  });
   lua_getfield(L, lua_gettop(L), "around");
   if (!lua_isnil(L, -1)) {
     fail("strategy",

@@ -46,6 +46,10 @@ class StrategyScript {
 
  private:
   void check_result();
+  // Returns where errors are that have no line of their own: "FILE:LINE: ", or "FILE: ".
+  std::string place() const;
+  // Throws Error where the result at `index`, or its methods, are one method instead of a list.
+  void require_list(int index);
   // Keeps the functions of the table at `index`, {events = {step = function}}, and takes them out
   // of it.
   void take_events(int index);

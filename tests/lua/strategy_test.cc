@@ -187,6 +187,23 @@ TEST_CASE("an error of a method is at the line that uses it") {
       "  return more\nend",
       "4: " + bad);
   check("\nreturn { 'ddpp' }", "4: [strategy] methods must be known, but got \"ddpp\"");
+  // Items of a method are refused where it is called, or else written.
+  check("list[2] = m.parallel_mode { { 'data' } }\nreturn list",
+        "3: [parallel_mode] an axis is {name, size}, but got [\"data\"]", "[lua] ");
+  check("return {\n  { 'parallel_mode', { { 'data' } } },\n}",
+        "3: [parallel_mode] an axis is {name, size}, but got [\"data\"]");
+  // Other parts of the result have the line at which it begins.
+  check("return {\n  m.grad_comm {},\n  events = { stp = print },\n}",
+        "3: [strategy] events are step, loss_scale, but got \"stp\", did you mean \"step\"?");
+  check("return {\n  methods = {},\n  sets = {},\n}",
+        "3: [strategy] a strategy is a list of methods");
+  // A method in place of a list.
+  const std::string alone =
+      "[strategy] a strategy is a list of methods, but this is the method fsdp "
+      "alone: {m.fsdp ...}";
+  check("return m.fsdp {}", "3: " + alone);
+  check("return {\n  methods = m.fsdp {},\n}", "4: " + alone);
+  check("return function()\n  return m.fsdp {}\nend", "4: " + alone);
   // Two methods that exclude each other: the line of the second.
   check("return {\n  m.zero2 {},\n  m.zero1 {},\n}", "5: [strategy] zero1 and zero2 exclude");
   // An error of the combination: the line of the method without which the plan is valid.

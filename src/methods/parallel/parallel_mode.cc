@@ -56,6 +56,9 @@ class ParallelMode : public MethodWith<MeshConfig> {
            "and `tensor2`.";
   }
   std::string_view items() const override { return "{axis, size}, ..."; }
+  void check_items(const std::vector<Json>& items) const override {
+    for (const auto& item : items) read_axis(item);
+  }
 
  protected:
   const FieldTable<MeshConfig>& table() const override {
@@ -178,8 +181,8 @@ class ParallelMode : public MethodWith<MeshConfig> {
         (world * mesh.axes[rest].size) % product != 0) {
       fail("parallel_mode",
            "axes must multiply to the {} ranks of this run, but they multiply to {} and {}: change "
-           "a size, or run {} ranks (--nproc, cluster.ranks)",
-           world, product, why(), product);
+           "a size, or run {} rank{} (--nproc, cluster.ranks)",
+           world, product, why(), product, product == 1 ? "" : "s");
     }
     mesh.axes[rest].size = world * mesh.axes[rest].size / product;
   }
