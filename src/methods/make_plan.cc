@@ -23,30 +23,6 @@ std::shared_ptr<const Method> module_replace();
 
 namespace {
 
-// Records a decision for each axis whose ranks repeat each other's work.
-void record_idle_axes(plan::Plan& plan) {
-  const auto batch_axes = plan.batch_axes;
-  const auto copy_axes = plan.copy_axes;
-  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
-    const auto& axis = plan.mesh.axes[a];
-    const bool splits_batch = std::find(batch_axes.begin(), batch_axes.end(), axis.name) !=
-                              batch_axes.end();
-    const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
-                                  [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
-                      std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
-                        const auto axes = unit.axes;
-                        return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
-                      });
-    const bool staged = axis.name == plan.pipeline.axis;
-    const bool copies = std::find(copy_axes.begin(), copy_axes.end(), axis.name) != copy_axes.end();
-    if (axis.size == 1 || splits_batch || used || staged || copies) continue;
-    plan.decisions.push_back(
-        {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
-                                      "work",
-                                      axis.name, axis.size)});
-  }
-}
-
 // Returns the number of ranks that a step's samples are sharded over.
 int64_t data_ranks(const plan::Plan& plan) { return copies_of(plan) * plan::batch_ranks(plan); }
 
@@ -68,6 +44,33 @@ int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
 }
 
 }  // namespace
+
+std::vector<mesh::Axis> idle_axes(const plan::Plan& plan) {
+  std::vector<mesh::Axis> idle;
+  const auto batch_axes = plan.batch_axes;
+  const auto copy_axes = plan.copy_axes;
+  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
+    const auto& axis = plan.mesh.axes[a];
+    const bool splits_batch = std::find(batch_axes.begin(), batch_axes.end(), axis.name) !=
+                              batch_axes.end();
+    const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
+                                  [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
+                      std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
+                        const auto axes = unit.axes;
+                        return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+                      });
+    const bool staged = axis.name == plan.pipeline.axis;
+    const bool copies = std::find(copy_axes.begin(), copy_axes.end(), axis.name) != copy_axes.end();
+    if (axis.size == 1 || splits_batch || used || staged || copies) continue;
+    idle.push_back(axis);
+  }
+  return idle;
+}
+
+std::string idle_sentence(const mesh::Axis& axis) {
+  return fmt::format("no method shards over axis {}: its {} ranks repeat the same work", axis.name,
+                     axis.size);
+}
 
 namespace {
 
@@ -99,7 +102,9 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
     plan.mesh.order.clear();
   }
   if (ragged) plan.mesh = std::move(*ragged);
-  record_idle_axes(plan);
+  for (const auto& axis : idle_axes(plan)) {
+    plan.decisions.push_back({"parallel_mode", idle_sentence(axis)});
+  }
   return plan;
 }
 

@@ -146,6 +146,11 @@ StrategySpec from_json(const Json& value, std::string_view name,
 // error of a method, or one that it causes, has the method's place.
 plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request);
 
+// Returns the axes over which nothing is sharded, so that their ranks repeat the same work.
+std::vector<mesh::Axis> idle_axes(const plan::Plan& plan);
+// "no method shards over axis tensor: its 2 ranks repeat the same work"
+std::string idle_sentence(const mesh::Axis& axis);
+
 // Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
 void fit_batch(plan::Plan& plan, const PlanRequest& request);
 

@@ -104,7 +104,7 @@ class AmpNative : public MethodWith<AmpConfig> {
     auto text = castable ? fmt::format("{} op{} of the forward pass compute{} in {}", low,
                                        low == 1 ? "" : "s", low == 1 ? "s" : "",
                                        graph::name_of(*precision.dtype))
-                         : std::string("no op of the model is float32, and none changes its type");
+                         : std::string("has no effect: no op of the model is float32");
     if (castable) text += " (LibTorch's autocast lists of CUDA";
     const std::pair<const char*, const std::vector<std::string>&> lists[] = {
         {"allow ", precision.allow}, {"deny ", precision.deny}, {"promote ", precision.promote}};

@@ -1,6 +1,5 @@
 // half: the model in a low precision, with or without float32 masters of its parameters.
 #include "base/fail.h"
-#include "base/log_once.h"
 #include "methods/precision/low_precision.h"
 
 namespace perigee::methods {
@@ -104,10 +103,7 @@ class Half : public MethodWith<HalfConfig> {
       count += input.kind == graph::Input::Kind::parameter &&
                graph.type(input.value).dtype == DType::float32;
     }
-    if (count == 0) {
-      log::once(log::Level::warn, "half has no effect: no parameter of the model is float32");
-      return "has no effect: no parameter of the model is float32";
-    }
+    if (count == 0) return "has no effect: no parameter of the model is float32";
     const auto dtype = graph::name_of(*precision.dtype);
     auto text = fmt::format("{} parameter{} and all ops but norms and losses are {}", count,
                             count == 1 ? "" : "s", dtype);

@@ -33,12 +33,19 @@ void check_set(const methods::StrategySpec& strategy, const Job& job) {
   }
 }
 
-// Warns of each method that could not be applied to this device or model.
-void warn_of_left_out(const plan::Plan& plan) {
+// Warns of each method that could not be applied to this device or model or has no effect, and of
+// each axis whose ranks repeat each other's work.
+void warn_of_no_effect(const plan::Plan& plan) {
   for (const auto& decision : plan.decisions) {
-    if (decision.sentence.starts_with("left out: ")) {
-      log::warn("{}: {}", decision.by, decision.sentence);
+    const auto& sentence = decision.sentence;
+    if (sentence.starts_with("left out: ") || sentence.starts_with("has no effect")) {
+      log::warn("{}: {}", decision.by, sentence);
     }
+  }
+  for (const auto& axis : methods::idle_axes(plan)) {
+    if (axis.name == "instance") continue;  // repeats on request
+    log::warn("parallel_mode: {}: add the method that uses it, or leave it out",
+              methods::idle_sentence(axis));
   }
 }
 
@@ -105,7 +112,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
       request.graph = &captured.graph;
       check_set(resolved, job);
       for (const auto& warning : resolved.warnings) log::warn("{}", warning);
-      warn_of_left_out(plan);
+      if (!resolved.plan) warn_of_no_effect(plan);
       methods::check_methods(resolved, request, plan, [&](plan::Plan made) {
         made.microbatches = plan.microbatches;
         plan::verify(made, captured.graph);
@@ -113,9 +120,9 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
       StrategyAccess::remember(strategy, resolved, request);
       if (request.world_given && plan.mesh.size() != request.world) {
         fail("plan",
-             "the plan's mesh must have the {} ranks of this run, but it has {}: start {} ranks "
+             "the plan's mesh must have the {} ranks of this run, but it has {}: start {} rank{} "
              "(--nproc, cluster.ranks)",
-             request.world, plan.mesh.size(), plan.mesh.size());
+             request.world, plan.mesh.size(), plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s");
       }
       auto fitted = train::with_fitted_batch(job, plan);
       if (fitted.batch.global != job.batch.global) {
