@@ -1,10 +1,13 @@
 #include "train/commands/plan_job.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/log_format.h"
 #include "base/terminal/phases.h"
 #include "compile/compile.h"
+#include "job/rank_process.h"
 #include "search/stages/describe_stages.h"
 #include "simulate/report.h"
 #include "simulate/simulate.h"
@@ -14,6 +17,7 @@
 #include "train/plan/memory_check.h"
 #include "train/plan/predict_memory.h"
 #include "train/plan/task_plan.h"
+#include "train/ranks/device.h"
 #include "train/task/open_model.h"
 
 namespace perigee::train {
@@ -24,6 +28,23 @@ Task with_completed_job(const Task& task) {
   result.job = completed(task);
   check_profile(result.job);
   return result;
+}
+
+// Warns where the plan's ranks, on described devices or on as many hosts as this as the task names,
+// need more memory than there is. train refuses such a plan.
+void warn_of_memory(const Task& task, const PlannedJob& planned) {
+  const auto& job = planned.job;
+  const auto ranks = planned.plan.mesh.size();
+  try {
+    if (!job.cluster.file.empty() || uses_gpu(job, /*warn=*/false)) {
+      return check_memory(planned.plan, cluster_of(job, ranks, task.runtime_folder));
+    }
+    const auto of_host = job::ranks_of_host().value_or((ranks + task.hosts - 1) / task.hosts);
+    check_memory(planned.plan, HostMemory{.ranks = std::clamp<int64_t>(of_host, 1, ranks),
+                                          .bytes = memory_of_host()});
+  } catch (const Error& error) {
+    log::warn("the plan does not fit in memory: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -37,6 +58,7 @@ PlanResult plan_job(const Task& task) {
   if (!planned.predicted || chooses_products) {
     predict_recorded(planned, planned.job, task.runtime_folder, chooses_products);
   }
+  if (!task.plain) warn_of_memory(task, planned);
   PlanResult result{planned.captured.graph, planned.plan, ""};
   if (task.report) result.report = page_of(planned, task.runtime_folder);
   return result;
@@ -57,13 +79,7 @@ SimulateResult simulate_job(const Task& task) {
                        task.plan_file.empty() ? &recorded.times() : nullptr);
     planned.plan = std::move(plan);
   });
-  if (!job.cluster.file.empty()) {
-    try {
-      check_memory(planned.plan, cluster);
-    } catch (const Error& error) {
-      log::warn("the plan does not fit in memory: {}", error.what());
-    }
-  }
+  warn_of_memory(task, planned);
   simulate::OpCosts costs(cluster, recorded.times());
   const auto simulation = simulate::simulate(
       programs, planned.plan.mesh, costs,

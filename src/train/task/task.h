@@ -24,6 +24,7 @@ struct Task {
   std::string runtime_folder;  // Lua modules that scripts can require
   int64_t world = 1;
   bool world_given = false;  // by a launcher, --nproc or cluster.ranks
+  int64_t hosts = 1;         // that the ranks are on, by --nodes
   double script_seconds = 5;
   int64_t script_megabytes = 256;
   // Receives, on rank 0, a Chrome trace of all ranks in the second step (or the only one), once

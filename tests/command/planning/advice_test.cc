@@ -122,6 +122,10 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   CHECK(large.status == 0);
   CHECK_THAT(large.err, Contains("warning: the plan does not fit in memory: "));
   CHECK_THAT(changed.err, !Contains("does not fit"));
+  // So is a plan of this machine, which train would refuse.
+  const std::string here = "plan " + job + " --explain --strategy ddp --set model.width=200000";
+  CHECK_THAT(run(here, own_cache(folder)).err,
+             Contains("warning: the plan does not fit in memory: [plan] a plan must fit"));
   // The advice says if no single change is enough.
   const auto small = run(
       "plan " + job + " --nproc 2 --cluster " + cluster(folder, "1e6") + " --strategy ddp",
