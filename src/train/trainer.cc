@@ -216,6 +216,7 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
   // Records the missing traces once, before the ranks compile.
+  train::require_trained(job, blueprint.training);
   const auto spec = train::step_spec(job, blueprint.training);
   blueprint.plan = compile::fit_recompute(blueprint.training, std::move(blueprint.plan), spec,
                                           impl.traces);

@@ -354,4 +354,8 @@ TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan"
   setup.job.model.frozen = {"hed.**"};
   CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr}),
                     Catch::Contains("model.frozen must match a parameter"));
+  setup.job.model.frozen = {"**"};
+  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr}),
+                    Catch::Contains("model.frozen must leave a parameter to train, but it matches "
+                                    "all of them"));
 }

@@ -30,6 +30,7 @@
 #include "train/ranks/wait_for_work.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
+#include "train/step/step_spec.h"
 #include "train/step/token_input.h"
 #include "train/task/open_model.h"
 #include "train/task/threads.h"
@@ -206,6 +207,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   std::string report;  // on rank 0
   const auto& shared = plan_session(task, session, plan_text, source,
                                     [&](const CompiledPlan& compiled) {
+                                      require_trained(job, compiled.planned.captured.graph);
                                       strategy = compiled.planned.strategy;
                                       report = report_of(compiled, task.runtime_folder);
                                       if (job.train.check_gradients && checkpoint.empty())
@@ -213,9 +215,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
                                     });
   if (shared.plan.mesh.size() != communicator.world()) {
     fail("plan",
-         "the plan's mesh must have the {} ranks of this run, but it has {}: start {} ranks "
+         "the plan's mesh must have the {} ranks of this run, but it has {}: start {} rank{} "
          "(--nproc, cluster.ranks)",
-         communicator.world(), shared.plan.mesh.size(), shared.plan.mesh.size());
+         communicator.world(), shared.plan.mesh.size(), shared.plan.mesh.size(),
+         plural(shared.plan.mesh.size(), "s"));
   }
 
   require_document_inputs(job, shared.training);

@@ -77,6 +77,18 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   return spec;
 }
 
+void require_trained(const job::Job& job, const graph::Graph& graph) {
+  if (job.model.frozen.empty() || job.train.forward_only) return;
+  const auto trains = [&](const graph::Input& input) {
+    return input.kind == graph::Input::Kind::parameter && input.trainable &&
+           !matches_any(job.model.frozen, input.name);
+  };
+  if (std::ranges::any_of(graph.inputs, trains)) return;
+  fail("job",
+       "model.frozen must leave a parameter to train, but it matches all of them: name fewer, or "
+       "set train.forward_only = true");
+}
+
 job::Job with_fitted_batch(job::Job job, const plan::Plan& plan) {
   auto& batch = job.batch;
   if (batch.round) batch.global = methods::fitted_batch(plan, batch.global, batch.micro);

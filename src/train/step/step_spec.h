@@ -14,6 +14,9 @@ bool guards_steps(const job::Job& job);
 // patterns that match no parameter.
 compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph);
 
+// Throws Error where model.frozen leaves no parameter to train.
+void require_trained(const job::Job& job, const graph::Graph& graph);
+
 // Returns the job with batch.global rounded down to what the plan divides, where
 // batch.round allows it.
 job::Job with_fitted_batch(job::Job job, const plan::Plan& plan);
