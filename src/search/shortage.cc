@@ -61,7 +61,7 @@ void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitt
         " whose smallest stage has at least {:g} of the arithmetic of the largest (balance)",
         shortage.balance);
   }
-  if (fitting || std::isfinite(shortage.bytes)) {
+  if (fitting || (std::isfinite(shortage.bytes) && shortage.bytes > shortage.limit)) {
     const double extra_bytes = fitting ? fitting->extra_bytes : shortage.bytes - shortage.limit;
     least = fmt::format(
         "the one that {} the least memory ({}) takes {} on a rank, {}{} more than the limit of {}: "
@@ -72,6 +72,14 @@ void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitt
         bytes_text(extra_bytes), bytes_text(shortage.limit));
   }
   std::string text = "no plan fits:";
+  if (fitting && fitting->extra_bytes <= 0) {
+    text = "no plan fits by its estimate:";
+    least = fmt::format(
+        "{} takes {} on a rank by its programs, within the limit of {}: pin it, or use more ranks "
+        "or "
+        "a smaller batch.micro",
+        to_string(fitting->choice), bytes_text(fitting->bytes), bytes_text(shortage.limit));
+  }
   if (std::isfinite(shortage.time_limit)) {
     text = fmt::format(
         "the time limit of {} s passed before a plan that fits was found: raise time_limit, or pin "

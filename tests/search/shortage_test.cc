@@ -87,6 +87,19 @@ TEST_CASE("if no plan fits, the error has the missing memory, found with few gra
   }
 }
 
+TEST_CASE("a plan that fits by its programs alone is named as one") {
+  Shortage shortage;
+  shortage.combinations = 12;
+  shortage.limit = 2000;
+  shortage.bytes = 2100;
+  CHECK_THROWS_WITH(
+      fail_none_fits(shortage, Fitting{.extra_bytes = 0, .bytes = 1900}),
+      Catch::StartsWith("[auto] no plan fits by its estimate: of 12 combinations ") &&
+          Catch::Contains(" takes 1.86 KiB on a rank by its programs, within the limit "
+                          "of 1.95 KiB: pin it, or use more ranks") &&
+          !Catch::Contains("more than"));
+}
+
 TEST_CASE("bytes are rounded up to the printed value") {
   CHECK(round_up(0) == 0);
   CHECK(round_up(999) == 999);
