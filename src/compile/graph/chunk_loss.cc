@@ -153,6 +153,13 @@ class ChunkLoss {
   Rows rows_of(const Node& reader) const {
     Rows rows;
     const auto cannot = [&](const char* why) {
+      if (reader.op.starts_with("perigee::fp8")) {
+        rows.why_not = fmt::format(
+            "fp8 scales the factors of the product in scope \"{}\" by several rows: leave "
+            "chunked_loss out, or name the layers of fp8 without it (match = {{\"blocks.*\"}})",
+            reader.scope);
+        return rows;
+      }
       rows.why_not = fmt::format("{} {}", where(reader), why);
       return rows;
     };
@@ -183,7 +190,10 @@ class ChunkLoss {
       return size.dim < 0 || tensor[size.dim] == row;
     };
     if (dim.even || std::any_of(pattern->sizes.begin(), pattern->sizes.end(), sized_by_rows)) {
-      return cannot("changes the shape of the rows");
+      return cannot(
+          "changes the shape of the rows, as where tokens are sharded over several axes: leave "
+          "chunked_loss out, or one of sequence_parallel, context_parallel and tensor_parallel's "
+          "sequence");
     }
     const auto place = [&](const std::vector<int>& dims) {
       const auto found = std::find(dims.begin(), dims.end(), row);

@@ -6,6 +6,26 @@
 using namespace perigee::test;
 using Catch::Contains;
 
+TEST_CASE("chunked_loss beside fp8 or tokens on several axes names the methods and the remedy") {
+  const TrainingJob job;
+  const auto with = [&](const std::string& methods) {
+    return "--strategy " + job.folder().write("chunked.lua",
+                                              "local m = require \"perigee.methods\"\n"
+                                              "return { " +
+                                                  methods + ", m.chunked_loss {} }\n");
+  };
+  CHECK_THAT(job.refused("plan", with("m.fp8 {}")),
+             Contains("leave chunked_loss out, or name the layers of fp8 without it (match = "));
+  job.good("plan", with("m.fp8 { match = \"blocks.*\" }"));
+  CHECK_THAT(
+      job.refused("plan", with("m.parallel_mode { { \"sequence\", 2 }, { \"context\", 2 }, { "
+                               "\"tensor\", 2 } }, m.tensor_parallel { sequence = true }, "
+                               "m.sequence_parallel {}, m.context_parallel {}") +
+                              " --set model.heads=4 --set data.sequence=16"),
+      Contains("leave chunked_loss out, or one of sequence_parallel, context_parallel and "
+               "tensor_parallel's sequence"));
+}
+
 TEST_CASE("a plan uses eight-bit products where the cluster's devices have them") {
   const TrainingJob job;
   const std::string native = "the device multiplies them itself";
