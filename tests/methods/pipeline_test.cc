@@ -52,6 +52,10 @@ TEST_CASE("cuts minimise the largest work of a part, or within a tolerance the s
   CHECK(starts_of(g, R"({"tolerance": 0.7})") == Starts{"blocks.2"});
   CHECK(starts_of(g, R"({"tolerance": 0.8})") == Starts{"blocks.3"});
   CHECK(starts_of(g, R"({"balance": "count"})") == Starts{"blocks.2"});
+  CHECK_THROWS_WITH(
+      starts_of(g, R"({"starts": ["blocks.0"]})"),
+      Contains("starts must leave a layer to the first part, but the model begins with "
+               "\"blocks.0\""));
   CHECK_THROWS_WITH(starts_of(g, R"({"balance": "counts"})"), Contains("did you mean \"count\"?"));
   CHECK_THROWS_WITH(starts_of(g, R"({"tolerance": 0.1})"),
                     Contains("4 blocks cannot be cut into 2 such parts"));

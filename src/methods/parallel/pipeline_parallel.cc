@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "graph/flops.h"
 #include "methods/field_table.h"
 #include "methods/names.h"
 #include "methods/parallel/pipeline_cuts.h"
@@ -167,6 +168,7 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
             parts - 1, stages, pipeline.chunks, pipeline.chunks == 1 ? "" : "s",
             pipeline.starts.size());
       }
+      require_layers(graph, pipeline);
     } else if (given.layers) {
       for (const char* other : {"blocks", "balance"}) {
         if (!config.has(other)) continue;
@@ -245,6 +247,22 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
              part, scope, at, fmt::join(pipeline.starts, ", "));
       }
     }
+  }
+
+  // Throws Error where starts leave nothing before the first of them.
+  static void require_layers(const Graph& graph, const plan::Pipeline& pipeline) {
+    const auto parts = plan::parts_of(graph, pipeline);
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      if (graph.nodes[n].phase != graph::Phase::forward || parts[n] != 0) continue;
+      bool layer = graph::flops_of(graph, graph.nodes[n]) > 0;
+      graph.nodes[n].each_operand(
+          [&](graph::ValueId v) { layer = layer || graph.values[v.index].producer < 0; });
+      if (layer) return;
+    }
+    fail("pipeline_parallel",
+         "starts must leave a layer to the first part, but the model begins with \"{}\": name the "
+         "first scope of each part after the first",
+         pipeline.starts.front());
   }
 
   static std::vector<std::string> block_patterns(const Graph& graph, const PipelineConfig& given) {
