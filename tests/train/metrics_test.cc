@@ -249,6 +249,8 @@ TEST_CASE("progress shows step, loss, speed and remaining time") {
   metrics.val_loss = 3;
   CHECK(progress_line(metrics, 200, 7389) ==
         "step 200/200, loss 4.2500, validation loss 3.0000, 64 samples/s, 2:03:09 left");
+  metrics.loss = -std::numeric_limits<double>::quiet_NaN();
+  CHECK_THAT(progress_line(metrics, 200, 7389), Catch::StartsWith("step 200/200, loss nan, "));
 }
 
 TEST_CASE("without a terminal, progress is a line of the log every few steps") {

@@ -21,11 +21,16 @@ std::string speed(const StepMetrics& m) {
   return m.step_s > 0 ? fmt::format("{:.0f} samples/s", double(m.samples) / m.step_s) : "";
 }
 
+// Returns the loss as text. A value that is not a number has no sign.
+std::string loss_text(double loss) {
+  return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss);
+}
+
 }  // namespace
 
 std::string progress_line(const StepMetrics& m, int64_t last, double seconds_left) {
-  auto line = fmt::format("step {}/{}, loss {:.4f}", m.step, last, m.loss);
-  if (m.val_loss) line += fmt::format(", validation loss {:.4f}", *m.val_loss);
+  auto line = fmt::format("step {}/{}, loss {}", m.step, last, loss_text(m.loss));
+  if (m.val_loss) line += ", validation loss " + loss_text(*m.val_loss);
   if (const auto of_step = speed(m); !of_step.empty()) line += ", " + of_step;
   return line + fmt::format(", {} left", clock(seconds_left));
 }
@@ -35,10 +40,9 @@ log::Progress step_progress(const StepMetrics& m, int64_t last, double seconds_l
   log::Progress progress;
   progress.text = fmt::format("step {:>{}}/{}", m.step, fmt::formatted_size("{}", last), last);
   progress.share = double(m.step) / double(std::max<int64_t>(1, last));
-  progress.details = {fmt::format("loss {:.4f}", m.loss),
-                      fmt::format("{} left", clock(seconds_left))};
+  progress.details = {"loss " + loss_text(m.loss), fmt::format("{} left", clock(seconds_left))};
   if (const auto of_step = speed(m); !of_step.empty()) progress.details.push_back(of_step);
-  if (val_loss) progress.details.push_back(fmt::format("validation loss {:.4f}", *val_loss));
+  if (val_loss) progress.details.push_back("validation loss " + loss_text(*val_loss));
   return progress;
 }
 
