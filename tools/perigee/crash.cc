@@ -61,9 +61,7 @@ template <class... Args>
     } catch (const std::bad_alloc&) {
       end_out_of_memory();
     } catch (const std::system_error& error) {
-      // A thread without memory for its stack, or beyond the limit of processes.
-      end("{}[system] the process must get its threads and files, but got: {}", who(),
-          error.what());
+      end("{}{} {}{}", who(), kNoThread, error.what(), limit_reached(error.what()));
     } catch (const std::exception& error) {
       // A thread of a library that accepts connections.
       const auto limit = limit_reached(error.what());

@@ -6,12 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "command.h"
 #include "crash.h"
+#include "launch/limits.h"
 
 namespace perigee::command {
 namespace {
@@ -190,6 +193,10 @@ int run_guarded(int argc, char** argv) {
     return static_cast<int>(error.status());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "perigee: [command] memory is needed, but the system has none left\n");
+    return 1;
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "perigee: %s %s%s\n", std::string(kNoThread).c_str(), error.what(),
+                 limit_reached(error.what()).c_str());
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "perigee: [internal] %s\n", error.what());

@@ -52,7 +52,13 @@ void fail_system(std::string_view need, int error) {
 }
 
 std::string limit_reached(std::string_view message) {
-  if (message.find(std::strerror(EMFILE)) == std::string_view::npos) return "";
+  const auto has = [&](std::string_view part) { return message.find(part) != message.npos; };
+  // Of a thread or a process; errors of fail_system name the limit themselves.
+  if (has(std::strerror(EAGAIN)) && !has("ulimit") && !has("[communicator]")) {
+    return ": the process is out of memory (raise the limit: ulimit -v), or its user has too many "
+           "threads and processes (ulimit -u)";
+  }
+  if (!has(std::strerror(EMFILE))) return "";
   return fmt::format(": this process may open {} (raise the limit: ulimit -n)",
                      limit_of(RLIMIT_NOFILE));
 }

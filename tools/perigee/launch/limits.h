@@ -24,6 +24,11 @@ constexpr std::string_view kOutOfMemory =
     "[memory] the process is out of memory: raise its limit (ulimit -v, or the memory of its "
     "control group), or use more hosts or a smaller batch.micro";
 
+// Begins the message of a std::system_error: a thread without memory for its stack, or beyond the
+// limit of processes. limit_reached ends it.
+constexpr std::string_view kNoThread =
+    "[system] the process must get its threads and files, but got:";
+
 // Closes all descriptors of this process but the standard streams and `kept`. For forked processes
 // that use nothing of their parent.
 void close_all_but(int kept);

@@ -275,6 +275,8 @@ int run_rank(const RankBody& body, const Place& place) {
     return fail(error.what(), static_cast<int>(error.status()));
   } catch (const std::bad_alloc&) {
     return fail(kOutOfMemory, 1);
+  } catch (const std::system_error& error) {
+    return fail(fmt::format("{} {}", kNoThread, error.what()), 1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }
