@@ -565,7 +565,7 @@ function Plan:note(sentence) end
 ---The job's `[cluster]`.
 ---@class perigee.JobCluster
 ---@field device? string Device that the ranks compute on. One of cpu, cuda. Default: cuda when present.
----@field ranks? integer Number of ranks, where neither a launcher nor `--nproc` sets it. At least 1. Default: all local devices, 1 for cpu.
+---@field ranks? integer Number of ranks, where neither a launcher nor `--nproc` sets it. At least 1 and at most 1048576. Default: all local devices, 1 for cpu.
 ---@field threads? integer Threads of one rank's CPU work. At least 1 and at most 1024. Default: on a CPU `OMP_NUM_THREADS`, or the host's cores divided by its ranks; else 1.
 ---@field deterministic boolean On a GPU: only kernels whose results are bit-equal from run to run, slower ones where needed; an op without one is an error. On the CPU results always are.
 ---@field tf32 boolean On a GPU: whether float32 products and convolutions may round their factors to TF32 (10 bits of mantissa), which takes a fraction of the time.

@@ -15,6 +15,7 @@ std::vector<JobKey> cluster_keys() {
        .name = "ranks",
        .field = FIELD(j.cluster.ranks),
        .least = 1,
+       .most = 1 << 20,
        .per_host = true,
        .otherwise = "all local devices, 1 for cpu",
        .about = "Number of ranks, where neither a launcher nor `--nproc` sets it."},

@@ -12,8 +12,6 @@
 namespace perigee::mesh {
 namespace {
 
-constexpr int64_t most_ranks = int64_t{1} << 20;
-
 bool is_name(std::string_view text) {
   const auto letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -142,8 +140,8 @@ void verify_stages(const Mesh& mesh) {
         fail("mesh", "the size of an axis is at least 1, but \"{}\" has {} in submesh {}",
              mesh.axes[i].name, sizes[i], s + 1);
       }
-      if (sizes[i] > most_ranks / product) {
-        fail("mesh", "a mesh has at most {} ranks, but submesh {} has more", most_ranks, s + 1);
+      if (sizes[i] > kMostRanks / product) {
+        fail("mesh", "a mesh has at most {} ranks, but submesh {} has more", kMostRanks, s + 1);
       }
       product *= sizes[i];
       largest[i] = std::max(largest[i], sizes[i]);
@@ -152,8 +150,8 @@ void verify_stages(const Mesh& mesh) {
     equal_sizes = equal_sizes && sizes == mesh.stages.front();
   }
   if (equal_sizes) fail("mesh", "identical submeshes are a mesh without submeshes");
-  if (ranks > most_ranks)
-    fail("mesh", "a mesh has at most {} ranks, but got {}", most_ranks, ranks);
+  if (ranks > kMostRanks)
+    fail("mesh", "a mesh has at most {} ranks, but got {}", kMostRanks, ranks);
   for (size_t i = 0; i < inner; ++i) {
     if (mesh.axes[i].size == largest[i]) continue;
     fail("mesh", "an axis has the largest of its submeshes' sizes, but \"{}\" has {}, not {}",
@@ -199,9 +197,9 @@ void verify(const Mesh& mesh) {
     if (size < 1) {
       fail("mesh", "the size of an axis is at least 1, but \"{}\" has {}", name, size);
     }
-    if (size > most_ranks / ranks) {
+    if (size > kMostRanks / ranks) {
       fail("mesh", "a mesh has at most {} ranks, but the sizes of its axes multiply to more",
-           most_ranks);
+           kMostRanks);
     }
     ranks *= size;
   }

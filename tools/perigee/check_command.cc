@@ -33,6 +33,12 @@ bool sets(const lua::StrategyScript& script, std::string_view key) {
 }
 
 int run_check(const std::string& strategy, const JobOptions& options) {
+  if (strategy.ends_with(".toml")) {
+    fail("command",
+         "perigee check takes a strategy script, but {} is a job: perigee plan {} checks it, and "
+         "perigee check STRATEGY.lua {} a script for it",
+         strategy, strategy, strategy);
+  }
   lua::Options limits;
   limits.limits = {options.script_seconds, options.script_megabytes};
   limits.runtime_folder = shipped_folder("runtime");
@@ -84,7 +90,7 @@ void add_check_command(CLI::App& app, Action& action) {
   sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
       ->expected(1)
       ->take_all();
-  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(positive());
+  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(rank_count());
   sub->callback([options, &action] {
     action = [options] { return run_check(options->strategy, options->job); };
   });

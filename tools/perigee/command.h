@@ -43,12 +43,23 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* about,
 // A number above 0.
 CLI::Validator positive();
 
+// A number of ranks on a host.
+CLI::Validator rank_count();
+
+// Options of every command that works on a job.
 void add_job_options(CLI::App& app, JobOptions& options);
+// --cluster, of commands that plan; those that run ranks refuse it (refuse_cluster).
+void add_cluster_option(CLI::App& app, JobOptions& options);
+// How ranks on several hosts meet, of commands that run ranks.
+void add_host_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
 // Writes the text to standard output, or to the file of -o, whole or not at all, and logs it then
 // (log_written). Throws Error.
 void write_result(const OutputOptions& options, const std::string& text);
+
+// Throws Error where the file of an option cannot be written, before any work; "": none is asked for.
+void require_file(const std::string& path);
 
 // Returns the content of a file. Throws Error naming it.
 std::string read_file(const std::string& path);

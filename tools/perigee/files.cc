@@ -39,6 +39,10 @@ void write_result(const OutputOptions& options, const std::string& text) {
   if (is_file) log_written(options.file);  // not a device or a pipe
 }
 
+void require_file(const std::string& path) {
+  if (!path.empty()) require_writable(path);
+}
+
 std::string command_name() {
   std::string typed;  // up to the first NUL
   std::getline(std::ifstream("/proc/self/cmdline"), typed, '\0');

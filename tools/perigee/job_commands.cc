@@ -43,6 +43,8 @@ int run_diff(const PlanOptions& options) {
 int run_plan(const PlanOptions& options) {
   if (!options.diff.empty()) return run_diff(options);
   if (options.job.file.empty()) fail("command", "perigee plan takes a JOB or --diff, but got none");
+  require_file(options.report);
+  require_file(options.output.file);
   auto task = make_task(options.job, job::place_from_environment());
   task.report = !options.report.empty();
   const bool text = options.explain && !options.output.json;
@@ -74,6 +76,7 @@ void add_plan(CLI::App& app, Action& action) {
   sub->add_option("JOB", options->job.file,
                   "a job (TOML), or a strategy script that names its job");
   add_job_options(*sub, options->job);
+  add_cluster_option(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
   sub->add_option("--report", options->report, "also write the plan as a page (HTML) to this file");
@@ -97,6 +100,10 @@ void add_graph(CLI::App& app, Action& action) {
 // Returns whether it does.
 bool take_job_beside(JobOptions& options) {
   if (!options.file.ends_with(".json")) return false;
+  if (!options.strategy.empty() || !options.plan.empty()) {
+    fail("command", "{} is the plan that is simulated, but {} names another: leave one of them out",
+         options.file, options.plan.empty() ? "--strategy" : "--plan");
+  }
   const auto job = fs::path(options.file).parent_path() / "job.toml";
   if (!fs::exists(job)) {
     fail("command",
@@ -133,11 +140,14 @@ void add_simulate(CLI::App& app, Action& action) {
                   "a job (TOML), a strategy script that names its job, or a run's plan.json")
       ->required();
   add_job_options(*sub, options->job);
+  add_cluster_option(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->add_option("--trace", options->trace,
                   "write what would happen when to this file (Chrome trace events)");
   sub->callback([options, &action] {
     action = [options] {
+      require_file(options->trace);
+      require_file(options->output.file);
       const bool is_plan = take_job_beside(options->job);
       auto task = make_task(options->job, job::place_from_environment());
       if (is_plan) open_no_code(task.job, options->job);

@@ -20,6 +20,7 @@
 #include "job/rank_process.h"
 #include "launch/forked_number.h"
 #include "lua/strategy.h"
+#include "mesh/mesh.h"
 #include "secret.h"
 
 namespace perigee::command {
@@ -110,6 +111,12 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
   script.runtime_folder = task.runtime_folder;
   script.print = print;
 
+  if (!options.plan.empty() && !options.strategy.empty()) {
+    fail("command",
+         "--plan {} is the plan of the run, so that --strategy {} has no effect: leave one of them "
+         "out",
+         options.plan, options.strategy);
+  }
   auto file = options.file;
   std::string named_by_script;
   if (file.ends_with(".lua")) {
@@ -132,6 +139,7 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
   task.strategy_given = !options.strategy.empty() || !named_by_script.empty();
   if (task.strategy_given) task.job.dialect = {};
   task.plan_file = options.plan;
+  task.hosts = options.nodes;
   std::unique_ptr<lua::StrategyScript> opened;
   if (task.plan_file.empty()) opened = open_script(task, script);
   if (opened && !opened->set().empty()) {
@@ -262,8 +270,9 @@ std::pair<int64_t, int64_t> range_of_nodes(const std::string& text) {
   const auto least = number(std::string_view(text).substr(0, colon));
   const auto most = colon == std::string::npos ? least
                                                : number(std::string_view(text).substr(colon + 1));
-  if (least < 1 || most < least) {
-    fail("command", "--nodes takes N or MIN:MAX with 1 <= MIN <= MAX, but got \"{}\"", text);
+  if (least < 1 || most < least || most > mesh::kMostRanks) {
+    fail("command", "--nodes takes N or MIN:MAX with 1 <= MIN <= MAX <= {}, but got \"{}\"",
+         mesh::kMostRanks, text);
   }
   return {least, most};
 }
@@ -278,20 +287,37 @@ CLI::Validator positive() {
   return {check, "POSITIVE"};
 }
 
+CLI::Validator rank_count() { return CLI::Range(int64_t{1}, mesh::kMostRanks); }
+
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--strategy", options.strategy,
                  "a strategy script or a shipped one's name; replaces the job's");
   app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's");
-  app.add_option(
-      "--cluster", options.cluster,
-      "plan for this cluster description, or a shipped one's name, instead of this machine");
-  app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(positive());
+  app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(rank_count());
   app.add_option_function<std::string>(
       "--nodes",
       [&options](const std::string& text) {
         std::tie(options.least_nodes, options.nodes) = range_of_nodes(text);
       },
       "number of hosts; of train also MIN:MAX, hosts that come and go");
+  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--script-seconds", options.script_seconds,
+                 "time limit of a script in seconds; default 5")
+      ->check(positive());
+  app.add_option("--script-megabytes", options.script_megabytes,
+                 "memory limit of a script in MiB; default 256")
+      ->check(positive());
+}
+
+void add_cluster_option(CLI::App& app, JobOptions& options) {
+  app.add_option(
+      "--cluster", options.cluster,
+      "plan for this cluster description, or a shipped one's name, instead of this machine");
+}
+
+void add_host_options(CLI::App& app, JobOptions& options) {
   app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT on which host 0 waits for the others; where hosts come and go also "
@@ -302,15 +328,6 @@ void add_job_options(CLI::App& app, JobOptions& options) {
       "the rendezvous");
   app.add_option("--secret-file", options.secret_file,
                  "file with the job's secret, one text on all hosts; default: PERIGEE_SECRET");
-  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
-  app.add_option("--script-seconds", options.script_seconds,
-                 "time limit of a script in seconds; default 5")
-      ->check(positive());
-  app.add_option("--script-megabytes", options.script_megabytes,
-                 "memory limit of a script in MiB; default 256")
-      ->check(positive());
 }
 
 }  // namespace perigee::command

@@ -114,6 +114,8 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
+  add_cluster_option(*sub, options->job);
+  add_host_options(*sub, options->job);
   auto* resume = sub->add_flag(
       "--resume{newest}", options->job.resume,
       "[DIR] continue from the newest complete checkpoint of train.output, or of DIR");
@@ -138,6 +140,7 @@ void add_train(CLI::App& app, Action& action) {
     action = [options] {
       refuse_cluster(options->job);
       if (!options->check.empty()) return check_gradients(options->job, options->check);
+      require_file(options->trace);
       auto task = make_running_task(options->job);
       task.resume = !options->job.resume.empty();
       if (options->job.resume != "newest") task.resume_from = options->job.resume;
@@ -196,6 +199,8 @@ void add_profile(CLI::App& app, Action& action) {
   auto* job = sub->add_option("JOB", options->job.file,
                               "a job (TOML), or a strategy script that names its job");
   add_job_options(*sub, options->job);
+  add_cluster_option(*sub, options->job);
+  add_host_options(*sub, options->job);
   sub->add_option("--seconds", profile.seconds,
                   "seconds for all measurements; ops not reached stay estimates; default 120")
       ->check(positive());
@@ -248,11 +253,14 @@ void add_evaluate(CLI::App& app, Action& action) {
   sub->add_option("--checkpoint", options->checkpoint,
                   "a run or a checkpoint; default: the newest of train.output");
   add_job_options(*sub, options->job);
+  add_cluster_option(*sub, options->job);
+  add_host_options(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->callback([options, &action] {
     action = [options] {
       require_fixed_hosts(options->job);
       refuse_cluster(options->job);
+      require_file(options->output.file);
       const auto task = make_running_task(options->job);
       return run_ranks(options->job, task, [&](const Place& place) {
         const auto metrics = torch_host().evaluate(task, options->checkpoint, place);

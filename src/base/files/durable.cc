@@ -82,6 +82,23 @@ int create_file(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 }
 
+void require_writable(const std::string& path) {
+  const Destination to(path);
+  const auto& written = to.written();
+  struct stat target {};
+  const bool exists = ::stat(path.c_str(), &target) == 0;
+  if (exists && S_ISDIR(target.st_mode)) refuse(path, EISDIR);
+  const bool direct = exists && !S_ISREG(target.st_mode);
+  if (direct) {
+    if (::access(written.c_str(), W_OK) != 0) refuse(path, errno);
+    return;
+  }
+  const auto folder = folder_of(written);
+  if (::stat(folder.c_str(), &target) != 0) refuse(path, errno);
+  if (!S_ISDIR(target.st_mode)) refuse(path, ENOTDIR);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) refuse(path, errno);
+}
+
 void write_durably(const std::string& path, std::string_view text) {
   const Destination to(path);
   const int fd = create_file(to.written());

@@ -28,6 +28,10 @@ class Destination {
 // name is removed, and so is a link to one, which is not followed; a device or pipe is opened.
 int create_file(const std::string& path);
 
+// Throws as write_durably would where its folder is missing or cannot be written, or `path` is a
+// folder; changes nothing.
+void require_writable(const std::string& path);
+
 // Writes a file to its destination; it is on disk when this returns.
 void write_durably(const std::string& path, std::string_view text);
 

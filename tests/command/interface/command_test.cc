@@ -104,7 +104,13 @@ TEST_CASE("a value of the wrong type is refused with the value") {
           "[command] --stages takes a number in range, but got \"99999999999\"; see perigee "
           "schedule --help");
   refused("train job.toml --nproc 1.5",
-          "[command] --nproc takes a number in range, but got \"1.5\"; see perigee train --help");
+          "[command] --nproc must be from 1 to 1048576, but got 1.5; see perigee train --help");
+  refused("train job.toml --nproc 99999999999999999999",
+          "[command] --nproc must be from 1 to 1048576, but got 99999999999999999999; see perigee "
+          "train --help");
+  refused("train job.toml --nodes 9999999",
+          "[command] --nodes takes N or MIN:MAX with 1 <= MIN <= MAX <= 1048576, but got "
+          "\"9999999\"");
   refused("train job.toml --max-restarts -1",
           "[command] --max-restarts must be at least 0, but got -1; see perigee train --help");
   refused("sample job.toml --top-p 1.5",
@@ -115,6 +121,44 @@ TEST_CASE("a value of the wrong type is refused with the value") {
   const auto ran = run("train job.toml --nproc 0");
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("--nproc") && Contains("0"));
+}
+
+TEST_CASE("a text that ends the output is not empty") {
+  const auto ran = run({"sample", "job.toml", "--stop", ""});
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.err, Contains("--stop: the text is empty; see perigee sample --help"));
+}
+
+TEST_CASE("options that a command does not take are refused") {
+  refused("graph job.toml --cluster 8xh100",
+          "[command] there is no option --cluster; see perigee graph --help");
+  for (const std::string command : {"plan", "simulate", "graph"}) {
+    for (const std::string option : {"--rendezvous", "--interface", "--secret-file"}) {
+      const auto ran = run(command + " job.toml " + option + " x");
+      CHECK(ran.status == 2);
+      CHECK_THAT(ran.err, Contains("[command] there is no option " + option));
+    }
+  }
+}
+
+TEST_CASE("a plan and a strategy for one run exclude each other") {
+  refused(
+      "train job.toml --plan plan.json --strategy ddp",
+      "[command] --plan plan.json is the plan of the run, so that --strategy ddp has no effect: "
+      "leave one of them out");
+  refused("simulate plan.json --strategy ddp",
+          "[command] plan.json is the plan that is simulated, but --strategy names another: leave "
+          "one of them out");
+}
+
+TEST_CASE("files of options that cannot be written are refused before a job is read") {
+  for (const auto* arguments : {"plan job.toml -o ", "plan job.toml --report ",
+                                "simulate job.toml --trace ", "train job.toml --trace "}) {
+    const auto ran = run(arguments + std::string("/no/such/file"));
+    CHECK(ran.status == 1);
+    CHECK(ran.err ==
+          "perigee: [file] /no/such/file must be written, but: No such file or directory\n");
+  }
 }
 
 TEST_CASE("the complete result goes to the file of -o and nowhere else") {

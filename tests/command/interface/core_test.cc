@@ -219,6 +219,8 @@ TEST_CASE("check names the methods of a strategy, and its mistakes") {
   CHECK_THAT(refusal("check /no/such.lua"), Contains("/no/such.lua"));
   CHECK_THAT(refusal("check strategies/data_parallel/ddp.lua /no/such.toml"),
              Contains("/no/such.toml"));
+  CHECK_THAT(refusal("check " + folder.write("job.toml", "[model]\nkind = \"gpt\"\n")),
+             Contains("takes a strategy script, but ") && Contains(" is a job: perigee plan "));
   CHECK_THAT(run("check " + folder.write("f.lua", "return function(job, graph) return {} end")).out,
              Contains("give a job"));
 }

@@ -196,7 +196,7 @@ TEST_CASE("invalid numbers of options are refused with the rule") {
   for (const std::string option : {"--nproc 0", "--nproc -1", "--nproc x"}) {
     const auto ran = run("plan " + job + " " + option, own_cache(folder));
     CHECK(ran.status == 2);
-    CHECK_THAT(ran.err, Contains("--nproc: must be a number above 0, but got "));
+    CHECK_THAT(ran.err, Contains("--nproc must be from 1 to 1048576, but got "));
   }
 }
 

@@ -246,7 +246,7 @@ TEST_CASE("profiling auto's plan measures possibly faster plans until the choice
 TEST_CASE("matrix products take the way that the profile says is faster, and plans state it") {
   Folder folder;
   const auto job = write_job(folder, "kind = \"mlp\"\nlayers = 3\nwidth = 96\n") +
-                   " --strategy ddp";
+                   " --set strategy=ddp";
   const auto profiled = run("profile " + job + " --seconds 20", own_cache(folder));
   REQUIRE(profiled.status == 0);
   const std::string said = " kinds of matrix products were measured in two ways\n";

@@ -212,6 +212,7 @@ TEST_CASE("a trace that cannot be written ends the job with the file's name") {
   CHECK(ran.status == 1);
   CHECK(is_short(ran.err.substr(ran.err.find("perigee: "))));
   CHECK_THAT(ran.err, Catch::Contains("none/trace.json"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));  // before the first step
 }
 
 // The time includes the start: libraries, four processes, capture, plan, programs, checkpoint and
