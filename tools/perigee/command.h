@@ -46,12 +46,7 @@ CLI::Validator positive();
 // A number of ranks on a host.
 CLI::Validator rank_count();
 
-// Options of every command that works on a job.
 void add_job_options(CLI::App& app, JobOptions& options);
-// --cluster, of commands that plan; those that run ranks refuse it (refuse_cluster).
-void add_cluster_option(CLI::App& app, JobOptions& options);
-// How ranks on several hosts meet, of commands that run ranks.
-void add_host_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
 // Writes the text to standard output, or to the file of -o, whole or not at all, and logs it then

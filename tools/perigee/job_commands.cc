@@ -1,9 +1,11 @@
 // Commands that look at a job and run nothing: plan, simulate, graph.
 #include <filesystem>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "base/fail.h"
+#include "base/log_format.h"
 #include "code.h"
 #include "command.h"
 #include "graph/text/json.h"
@@ -40,11 +42,23 @@ int run_diff(const PlanOptions& options) {
   return 0;
 }
 
+// Warns of options about hosts that meet, where no ranks start.
+void warn_of_hosts(const JobOptions& options, std::string_view command) {
+  const std::pair<const char*, bool> given[] = {{"--node-rank", options.node_rank >= 0},
+                                                {"--rendezvous", !options.rendezvous.empty()},
+                                                {"--interface", !options.interface.empty()},
+                                                {"--secret-file", !options.secret_file.empty()}};
+  for (const auto& [option, is_given] : given) {
+    if (is_given) log::warn("{} has no effect: perigee {} starts no ranks", option, command);
+  }
+}
+
 int run_plan(const PlanOptions& options) {
   if (!options.diff.empty()) return run_diff(options);
   if (options.job.file.empty()) fail("command", "perigee plan takes a JOB or --diff, but got none");
   require_file(options.report);
   require_file(options.output.file);
+  warn_of_hosts(options.job, "plan");
   auto task = make_task(options.job, job::place_from_environment());
   task.report = !options.report.empty();
   const bool text = options.explain && !options.output.json;
@@ -58,6 +72,9 @@ int run_plan(const PlanOptions& options) {
 }
 
 int run_graph(const Options& options) {
+  require_file(options.output.file);
+  warn_of_hosts(options.job, "graph");
+  if (!options.job.cluster.empty()) log::warn("--cluster has no effect on the captured graph");
   auto task = make_task(options.job, std::nullopt);
   task.plain = true;
   const auto planned = torch_host().plan(task);
@@ -76,7 +93,6 @@ void add_plan(CLI::App& app, Action& action) {
   sub->add_option("JOB", options->job.file,
                   "a job (TOML), or a strategy script that names its job");
   add_job_options(*sub, options->job);
-  add_cluster_option(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
   sub->add_option("--report", options->report, "also write the plan as a page (HTML) to this file");
@@ -100,9 +116,9 @@ void add_graph(CLI::App& app, Action& action) {
 // Returns whether it does.
 bool take_job_beside(JobOptions& options) {
   if (!options.file.ends_with(".json")) return false;
-  if (!options.strategy.empty() || !options.plan.empty()) {
-    fail("command", "{} is the plan that is simulated, but {} names another: leave one of them out",
-         options.file, options.plan.empty() ? "--strategy" : "--plan");
+  if (!options.plan.empty()) {
+    fail("command", "{} is the plan that is simulated, but --plan names {}: leave one of them out",
+         options.file, options.plan);
   }
   const auto job = fs::path(options.file).parent_path() / "job.toml";
   if (!fs::exists(job)) {
@@ -140,7 +156,6 @@ void add_simulate(CLI::App& app, Action& action) {
                   "a job (TOML), a strategy script that names its job, or a run's plan.json")
       ->required();
   add_job_options(*sub, options->job);
-  add_cluster_option(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->add_option("--trace", options->trace,
                   "write what would happen when to this file (Chrome trace events)");
@@ -148,6 +163,7 @@ void add_simulate(CLI::App& app, Action& action) {
     action = [options] {
       require_file(options->trace);
       require_file(options->output.file);
+      warn_of_hosts(options->job, "simulate");
       const bool is_plan = take_job_beside(options->job);
       auto task = make_task(options->job, job::place_from_environment());
       if (is_plan) open_no_code(task.job, options->job);

@@ -112,10 +112,7 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
   script.print = print;
 
   if (!options.plan.empty() && !options.strategy.empty()) {
-    fail("command",
-         "--plan {} is the plan of the run, so that --strategy {} has no effect: leave one of them "
-         "out",
-         options.plan, options.strategy);
+    log::warn("--strategy {} has no effect beside the plan {}", options.strategy, options.plan);
   }
   auto file = options.file;
   std::string named_by_script;
@@ -293,6 +290,9 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--strategy", options.strategy,
                  "a strategy script or a shipped one's name; replaces the job's");
   app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's");
+  app.add_option(
+      "--cluster", options.cluster,
+      "plan for this cluster description, or a shipped one's name, instead of this machine");
   app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(rank_count());
   app.add_option_function<std::string>(
       "--nodes",
@@ -300,24 +300,6 @@ void add_job_options(CLI::App& app, JobOptions& options) {
         std::tie(options.least_nodes, options.nodes) = range_of_nodes(text);
       },
       "number of hosts; of train also MIN:MAX, hosts that come and go");
-  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
-  app.add_option("--script-seconds", options.script_seconds,
-                 "time limit of a script in seconds; default 5")
-      ->check(positive());
-  app.add_option("--script-megabytes", options.script_megabytes,
-                 "memory limit of a script in MiB; default 256")
-      ->check(positive());
-}
-
-void add_cluster_option(CLI::App& app, JobOptions& options) {
-  app.add_option(
-      "--cluster", options.cluster,
-      "plan for this cluster description, or a shipped one's name, instead of this machine");
-}
-
-void add_host_options(CLI::App& app, JobOptions& options) {
   app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT on which host 0 waits for the others; where hosts come and go also "
@@ -328,6 +310,15 @@ void add_host_options(CLI::App& app, JobOptions& options) {
       "the rendezvous");
   app.add_option("--secret-file", options.secret_file,
                  "file with the job's secret, one text on all hosts; default: PERIGEE_SECRET");
+  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--script-seconds", options.script_seconds,
+                 "time limit of a script in seconds; default 5")
+      ->check(positive());
+  app.add_option("--script-megabytes", options.script_megabytes,
+                 "memory limit of a script in MiB; default 256")
+      ->check(positive());
 }
 
 }  // namespace perigee::command

@@ -42,6 +42,12 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
+// Throws Error where this is the host or process of rank 0, which writes the file, and cannot.
+void require_file_of_root(const JobOptions& options, const std::string& file) {
+  const auto place = job::place_from_environment();
+  if (options.node_rank <= 0 && (!place || place->rank == 0)) require_file(file);
+}
+
 // Logs a table of the run's results and the commands that show them, which have the options that it
 // was given, so that they work on the same model, plan and folder. `trace`: the file, or "".
 void log_results(const JobOptions& options, const job::Job& trained, const std::string& trace) {
@@ -114,8 +120,6 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
-  add_cluster_option(*sub, options->job);
-  add_host_options(*sub, options->job);
   auto* resume = sub->add_flag(
       "--resume{newest}", options->job.resume,
       "[DIR] continue from the newest complete checkpoint of train.output, or of DIR");
@@ -140,7 +144,7 @@ void add_train(CLI::App& app, Action& action) {
     action = [options] {
       refuse_cluster(options->job);
       if (!options->check.empty()) return check_gradients(options->job, options->check);
-      require_file(options->trace);
+      require_file_of_root(options->job, options->trace);
       auto task = make_running_task(options->job);
       task.resume = !options->job.resume.empty();
       if (options->job.resume != "newest") task.resume_from = options->job.resume;
@@ -199,8 +203,6 @@ void add_profile(CLI::App& app, Action& action) {
   auto* job = sub->add_option("JOB", options->job.file,
                               "a job (TOML), or a strategy script that names its job");
   add_job_options(*sub, options->job);
-  add_cluster_option(*sub, options->job);
-  add_host_options(*sub, options->job);
   sub->add_option("--seconds", profile.seconds,
                   "seconds for all measurements; ops not reached stay estimates; default 120")
       ->check(positive());
@@ -253,14 +255,12 @@ void add_evaluate(CLI::App& app, Action& action) {
   sub->add_option("--checkpoint", options->checkpoint,
                   "a run or a checkpoint; default: the newest of train.output");
   add_job_options(*sub, options->job);
-  add_cluster_option(*sub, options->job);
-  add_host_options(*sub, options->job);
   add_output_options(*sub, options->output);
   sub->callback([options, &action] {
     action = [options] {
       require_fixed_hosts(options->job);
       refuse_cluster(options->job);
-      require_file(options->output.file);
+      require_file_of_root(options->job, options->output.file);
       const auto task = make_running_task(options->job);
       return run_ranks(options->job, task, [&](const Place& place) {
         const auto metrics = torch_host().evaluate(task, options->checkpoint, place);

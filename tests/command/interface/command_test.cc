@@ -129,26 +129,10 @@ TEST_CASE("a text that ends the output is not empty") {
   CHECK_THAT(ran.err, Contains("--stop: the text is empty; see perigee sample --help"));
 }
 
-TEST_CASE("options that a command does not take are refused") {
-  refused("graph job.toml --cluster 8xh100",
-          "[command] there is no option --cluster; see perigee graph --help");
-  for (const std::string command : {"plan", "simulate", "graph"}) {
-    for (const std::string option : {"--rendezvous", "--interface", "--secret-file"}) {
-      const auto ran = run(command + " job.toml " + option + " x");
-      CHECK(ran.status == 2);
-      CHECK_THAT(ran.err, Contains("[command] there is no option " + option));
-    }
-  }
-}
-
-TEST_CASE("a plan and a strategy for one run exclude each other") {
-  refused(
-      "train job.toml --plan plan.json --strategy ddp",
-      "[command] --plan plan.json is the plan of the run, so that --strategy ddp has no effect: "
-      "leave one of them out");
-  refused("simulate plan.json --strategy ddp",
-          "[command] plan.json is the plan that is simulated, but --strategy names another: leave "
-          "one of them out");
+TEST_CASE("two plans for one simulation exclude each other") {
+  refused("simulate a.json --plan b.json",
+          "[command] a.json is the plan that is simulated, but --plan names b.json: leave one of "
+          "them out");
 }
 
 TEST_CASE("files of options that cannot be written are refused before a job is read") {

@@ -1,4 +1,4 @@
-// Methods and axes of a strategy that change nothing.
+// Methods, axes and options that change nothing.
 #include <catch2/catch.hpp>
 
 #include "tests/command/job.h"
@@ -44,4 +44,30 @@ TEST_CASE("a precision without an effect is a warning") {
   types(amp + ", " + half, "amp_native: has no effect besides half", "float32");
   types(amp, "amp_native: has no effect: no op of the model is float32", "float64");
   types(half, "half: has no effect: no parameter of the model is float32", "float64");
+}
+
+TEST_CASE("an option without an effect is a warning") {
+  const TrainingJob job;
+  const auto warns = [&](const std::string& command, const std::string& options,
+                         const std::string& warning) {
+    const auto ran = job.good(command, options);
+    INFO(command << " " << options << "\n" << ran.err);
+    CHECK_THAT(ran.err, Contains("warning: " + warning + "\n"));
+  };
+  const auto secret = job.folder().write("secret", "a long secret of the job\n");
+  for (const std::string command : {"plan", "simulate", "graph"}) {
+    for (const auto& [option, value] :
+         {std::pair<std::string, std::string>("--rendezvous", "127.0.0.1:9"),
+          {"--node-rank", "0"},
+          {"--interface", "lo"},
+          {"--secret-file", secret}}) {
+      warns(command, option + " " + value,
+            option + " has no effect: perigee " + command + " starts no ranks");
+    }
+  }
+  warns("graph", "--cluster 8xh100", "--cluster has no effect on the captured graph");
+  const auto plan = job.folder() / "plan.json";
+  job.good("plan", "--strategy ddp -o " + plan);
+  warns("simulate", "--plan " + plan + " --strategy zero1",
+        "--strategy zero1 has no effect beside the plan " + plan);
 }

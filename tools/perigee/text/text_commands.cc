@@ -57,8 +57,6 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
       ->take_all()
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   add_job_options(sub, job);
-  add_cluster_option(sub, job);
-  add_host_options(sub, job);
 }
 
 // Returns the task of a command that generates text. Without an option about ranks or their plan, the
