@@ -16,12 +16,11 @@ std::mutex setting;
 int op_threads() {
   // A thread's number becomes the one that was set last in the process when its ops first ask for
   // it. LibTorch and this library each take note on their own that this has happened: both ask now.
-  thread_local const bool asked = [] {
+  [[maybe_unused]] thread_local const bool asked = [] {
     const std::lock_guard lock(setting);
     at::internal::lazy_init_num_threads();
     return true;
   }();
-  static_cast<void>(asked);
   return at::get_num_threads();
 }
 

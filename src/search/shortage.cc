@@ -75,9 +75,8 @@ void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitt
   if (fitting && fitting->extra_bytes <= 0) {
     text = "no plan fits by its estimate:";
     least = fmt::format(
-        "{} takes {} on a rank by its programs, within the limit of {}: pin it, or use more ranks "
-        "or "
-        "a smaller batch.micro",
+        "{} takes {} on a rank by its programs, within the limit of {}: pin it, or use "
+        "more ranks or a smaller batch.micro",
         to_string(fitting->choice), bytes_text(fitting->bytes), bytes_text(shortage.limit));
   }
   if (std::isfinite(shortage.time_limit)) {

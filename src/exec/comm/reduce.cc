@@ -20,33 +20,27 @@ namespace {
 
 using mesh::Reduce;
 
-// sum += x, of which the former is in a cache.
-#define PERIGEE_ADD(W, T)                                              \
-  PERIGEE_SIMD void add(W* sum, const T* x, int64_t n) {               \
+// add: to += x; widen: to = x. `to` is in a cache, x in memory.
+#define PERIGEE_STREAM(NAME, OP, W, T)                                 \
+  PERIGEE_SIMD void NAME(W* to, const T* x, int64_t n) {               \
     each_in_pieces(                                                    \
         n, [&](int64_t i) PERIGEE_LAMBDA { fetch_ahead<2048>(x, i); }, \
-        [&](int64_t i) PERIGEE_LAMBDA { sum[i] += load(x, i); });      \
+        [&](int64_t i) PERIGEE_LAMBDA { to[i] OP load(x, i); });       \
   }
-PERIGEE_ADD(float, float)
-PERIGEE_ADD(double, double)
-PERIGEE_ADD(float, c10::BFloat16)
-#undef PERIGEE_ADD
+#define PERIGEE_STREAMS(W, T)   \
+  PERIGEE_STREAM(add, +=, W, T) \
+  PERIGEE_STREAM(widen, =, W, T)
+PERIGEE_STREAMS(float, float)
+PERIGEE_STREAMS(double, double)
+PERIGEE_STREAMS(float, c10::BFloat16)
+#undef PERIGEE_STREAMS
+#undef PERIGEE_STREAM
 template <class W, class T>
 void add(W* sum, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<W>(x[i]);
 }
 
-// Elements of another type as those that are added up, and back.
-#define PERIGEE_WIDEN(W, T)                                            \
-  PERIGEE_SIMD void widen(W* tile, const T* x, int64_t n) {            \
-    each_in_pieces(                                                    \
-        n, [&](int64_t i) PERIGEE_LAMBDA { fetch_ahead<2048>(x, i); }, \
-        [&](int64_t i) PERIGEE_LAMBDA { tile[i] = load(x, i); });      \
-  }
-PERIGEE_WIDEN(float, float)
-PERIGEE_WIDEN(double, double)
-PERIGEE_WIDEN(float, c10::BFloat16)
-#undef PERIGEE_WIDEN
+// widen: elements of another type as those that are added up; narrow: back.
 PERIGEE_SIMD void narrow(c10::BFloat16* to, const float* tile, int64_t n) {
   for (int64_t i = 0; i < n; ++i) store(to, i, tile[i]);
 }

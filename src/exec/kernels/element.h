@@ -56,8 +56,8 @@ inline double scalar(const at::Tensor& t) { return *t.const_data_ptr<double>(); 
 PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }
 PERIGEE_INLINE double root(double x) { return __builtin_sqrt(x); }
 
-// Starts to fetch the elements that lie `kBytes` behind the piece [i, i + kPiece) of a stream: CPUs
-// alone fetch too late what is read from memory once. The elements need not exist.
+// Starts to load the kPiece elements that begin `kBytes` after stream[i] into the cache. A CPU by
+// itself loads a long stream too late. The elements may lie past the end of the stream.
 constexpr int64_t kPiece = 64;
 template <int64_t kBytes, class T>
 PERIGEE_INLINE void fetch_ahead(const T* stream, int64_t i) {

@@ -35,16 +35,18 @@ Task with_completed_job(const Task& task) {
 void warn_of_memory(const Task& task, const PlannedJob& planned) {
   const auto& job = planned.job;
   const auto ranks = planned.plan.mesh.size();
-  try {
-    if (!job.cluster.file.empty() || uses_gpu(job, /*warn=*/false)) {
-      return check_memory(planned.plan, cluster_of(job, ranks, task.runtime_folder));
+  const auto check = [&](const auto& memory) {
+    try {
+      check_memory(planned.plan, memory);
+    } catch (const Error& error) {
+      log::warn("the plan does not fit in memory: {}", error.what());
     }
-    const auto of_host = job::ranks_of_host().value_or((ranks + task.hosts - 1) / task.hosts);
-    check_memory(planned.plan, HostMemory{.ranks = std::clamp<int64_t>(of_host, 1, ranks),
-                                          .bytes = memory_of_host()});
-  } catch (const Error& error) {
-    log::warn("the plan does not fit in memory: {}", error.what());
+  };
+  if (!job.cluster.file.empty() || uses_gpu(job, /*warn=*/false)) {
+    return check(cluster_of(job, ranks, task.runtime_folder));
   }
+  const auto of_host = job::ranks_of_host().value_or((ranks + task.hosts - 1) / task.hosts);
+  check(HostMemory{.ranks = std::clamp<int64_t>(of_host, 1, ranks), .bytes = memory_of_host()});
 }
 
 }  // namespace
