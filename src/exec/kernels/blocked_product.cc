@@ -17,9 +17,9 @@ using at::BFloat16;
 using at::Tensor;
 
 constexpr int64_t kRows = 64;  // of a block of the left factor
-// Columns of a block of the right one: 256 bytes of a row.
-template <class T>
-constexpr int64_t kColumns = 256 / sizeof(T);
+// Columns of a block of the right one: 256 bytes of a packed row.
+template <class P>
+constexpr int64_t kColumns = 256 / sizeof(P);
 constexpr int64_t kDepth = 1024;  // rows of the latter at most
 constexpr int64_t kPadding = 16;  // words after a packed row: rows 4 KiB apart share cache sets
 constexpr int64_t kRun = 16;  // blocks that a packed block is multiplied with, one after another
@@ -35,12 +35,31 @@ PERIGEE_INLINE Octet high(Octet a, Octet b) {
   return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
-PERIGEE_INLINE void copy_octet(const void* from, void* to) { std::memcpy(to, from, sizeof(Octet)); }
+// Reads words, or bfloat16 as float32. Addresses need not be aligned.
+template <int kBytes>
+PERIGEE_INLINE Octet read_octet(const char* from) {
+  if constexpr (kBytes == 4) {
+    Octet words;
+    std::memcpy(&words, from, sizeof words);
+    return words;
+  } else {
+    uint16_t halves __attribute__((vector_size(16)));
+    std::memcpy(&halves, from, sizeof halves);
+    return __builtin_convertvector(halves, Octet) << 16;
+  }
+}
+template <int kBytes>
+PERIGEE_INLINE uint32_t read_word(const char* from) {
+  std::conditional_t<kBytes == 4, uint32_t, uint16_t> word;
+  std::memcpy(&word, from, sizeof word);
+  return uint32_t{word} << (32 - 8 * kBytes);
+}
 
-// to [columns, rows] = from [rows, columns], transposed; rows are `from_step` and `to_step` words
-// apart. Addresses need not be aligned.
-PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t rows,
-                                  int64_t columns, char* to, int64_t to_step) {
+// to [columns, rows], words = from [rows, columns] of kBytes each, transposed; rows are `from_step`
+// elements and `to_step` words apart.
+template <int kBytes>
+PERIGEE_INLINE void transpose(const char* from, int64_t from_step, int64_t rows, int64_t columns,
+                              char* to, int64_t to_step) {
   constexpr int64_t kWord = 4, kChunk = 64;
   const int64_t even_rows = rows / 8 * 8, even_columns = columns / 8 * 8;
   // The result of a chunk of columns stays in the first-level cache.
@@ -48,7 +67,9 @@ PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t r
     for (int64_t r = 0; r < even_rows; r += 8) {
       for (int64_t c = chunk; c < std::min(chunk + kChunk, even_columns); c += 8) {
         Octet lines[8], next[8];
-        for (int i = 0; i < 8; ++i) copy_octet(from + ((r + i) * from_step + c) * kWord, &lines[i]);
+        for (int i = 0; i < 8; ++i) {
+          lines[i] = read_octet<kBytes>(from + ((r + i) * from_step + c) * kBytes);
+        }
         for (int pass = 0; pass < 3; ++pass) {
           for (int i = 0; i < 4; ++i) {
             next[2 * i] = low(lines[i], lines[i + 4]);
@@ -56,27 +77,35 @@ PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t r
           }
           for (int i = 0; i < 8; ++i) lines[i] = next[i];
         }
-        for (int i = 0; i < 8; ++i) copy_octet(&lines[i], to + ((c + i) * to_step + r) * kWord);
+        for (int i = 0; i < 8; ++i) {
+          std::memcpy(to + ((c + i) * to_step + r) * kWord, &lines[i], sizeof(Octet));
+        }
       }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = r < even_rows ? even_columns : 0; c < columns; ++c) {
-      std::memcpy(to + (c * to_step + r) * kWord, from + (r * from_step + c) * kWord, kWord);
+      const auto word = read_word<kBytes>(from + (r * from_step + c) * kBytes);
+      std::memcpy(to + (c * to_step + r) * kWord, &word, kWord);
     }
   }
+}
+PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t rows,
+                                  int64_t columns, char* to, int64_t to_step) {
+  transpose<4>(from, from_step, rows, columns, to, to_step);
+}
+PERIGEE_SIMD void transpose_widened(const BFloat16* from, int64_t from_step, int64_t rows,
+                                    int64_t columns, float* to, int64_t to_step) {
+  transpose<2>(reinterpret_cast<const char*>(from), from_step, rows, columns,
+               reinterpret_cast<char*>(to), to_step);
 }
 
 constexpr int64_t kAhead = 16;  // rows before its use that a row is fetched
 
-// Starts to fetch 256 bytes of each of two rows, which need not exist: pieces of rows that are far
-// apart are not foreseen by the CPU.
-PERIGEE_INLINE void prefetch_pieces(const void* first, const void* second) {
-  for (const void* row : {first, second}) {
-    for (int line = 0; line < 4; ++line) {
-      __builtin_prefetch(static_cast<const char*>(row) + line * 64);
-    }
-  }
+// Starts to fetch a piece of a row, which need not exist: pieces of rows that are far apart are not
+// foreseen by the CPU.
+PERIGEE_INLINE void prefetch_piece(const void* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(row) + i);
 }
 
 // to [2 n]: the numbers of two rows [n] alternate.
@@ -96,19 +125,33 @@ PERIGEE_SIMD void alternate(const uint16_t* first, const uint16_t* second, int64
   }
 }
 
+PERIGEE_SIMD void round_lanes(const float* from, int64_t n, BFloat16* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, n - i);
+    store_lanes(to + i, load_lanes(from + i, count, 0), count);
+  }
+}
+
 #if defined(__x86_64__)
 // As LibTorch's products round: to nearest even, numbers below the smallest normal one to 0.
-__attribute__((target("arch=x86-64-v4,avx512bf16"))) void round_row(const float* from, int64_t n,
-                                                                    BFloat16* to) {
+__attribute__((target("arch=x86-64-v4,avx512bf16"))) void round_by_instruction(const float* from,
+                                                                               int64_t n,
+                                                                               BFloat16* to) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const auto lanes = static_cast<__mmask16>(n - i < kLanes ? (1 << (n - i)) - 1 : -1);
     const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(lanes, from + i));
     _mm256_mask_storeu_epi16(to + i, lanes, reinterpret_cast<__m256i>(rounded));
   }
 }
-#else
-void round_row(const float* from, int64_t n, BFloat16* to) { std::copy_n(from, n, to); }
 #endif
+
+void round_row(const float* from, int64_t n, BFloat16* to) {
+#if defined(__x86_64__)
+  static const bool by_instruction = __builtin_cpu_supports("avx512bf16");
+  if (by_instruction) return round_by_instruction(from, n, to);
+#endif
+  round_lanes(from, n, to);
+}
 
 PERIGEE_SIMD void widen_row(const BFloat16* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += kLanes) {
@@ -125,14 +168,16 @@ struct Factor {
   int64_t line_step, depth_step;  // elements; one of them is 1
 
   const T* at(int64_t line, int64_t d) const { return data + line * line_step + d * depth_step; }
-  // Depth is counted in words: of a float, or of two bfloat16 whose second one may be missing.
-  static constexpr int64_t kWord = 4 / sizeof(T);
 };
 
+// Packed depth is counted in words: of a float, or of two bfloat16 whose second one may be missing.
+template <class P>
+constexpr int64_t kPerWord = 4 / sizeof(P);
+
 // Returns the words of `depth` elements.
-template <class T>
+template <class P>
 constexpr int64_t words(int64_t depth) {
-  return (depth + Factor<T>::kWord - 1) / Factor<T>::kWord;
+  return (depth + kPerWord<P> - 1) / kPerWord<P>;
 }
 
 // Packs `count` lines and `depth` elements of each as to [words, side]: a word of each line, then
@@ -140,7 +185,7 @@ constexpr int64_t words(int64_t depth) {
 template <class T>
 void pack_by_depth(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
                    T* to, int64_t side) {
-  constexpr int64_t kWord = Factor<T>::kWord;
+  constexpr int64_t kWord = kPerWord<T>;
   const int64_t whole = depth / kWord;
   if (from.depth_step == 1) {
     if (from.line_step % kWord == 0) {
@@ -159,7 +204,8 @@ void pack_by_depth(const Factor<T>& from, int64_t line, int64_t count, int64_t b
       if constexpr (kWord == 1) {
         std::copy_n(row, count, to + d * side);
       } else {
-        prefetch_pieces(row + kAhead * from.depth_step, next + kAhead * from.depth_step);
+        prefetch_piece(row + kAhead * from.depth_step, 256);
+        prefetch_piece(next + kAhead * from.depth_step, 256);
         alternate(reinterpret_cast<const uint16_t*>(row), reinterpret_cast<const uint16_t*>(next),
                   count, reinterpret_cast<uint16_t*>(to) + d * side * kWord);
       }
@@ -182,20 +228,42 @@ void pack_by_line(const Factor<T>& from, int64_t line, int64_t count, int64_t be
       std::copy_n(from.at(line + i, begin), depth, to + i * row);
       to[i * row + depth] = T(0);
     }
-  } else if constexpr (Factor<T>::kWord == 1) {
+  } else if constexpr (kPerWord<T> == 1) {
     transpose_words(reinterpret_cast<const char*>(from.at(line, begin)), from.depth_step, depth,
                     count, reinterpret_cast<char*>(to), row);
   } else {
     pack_by_depth(from, line, count, begin, depth, spare, kRows);
     transpose_words(reinterpret_cast<const char*>(spare), kRows, words<T>(depth), count,
-                    reinterpret_cast<char*>(to), row / Factor<T>::kWord);
+                    reinterpret_cast<char*>(to), row / kPerWord<T>);
   }
+}
+
+// As above, widened.
+void pack_by_depth(const Factor<BFloat16>& from, int64_t line, int64_t count, int64_t begin,
+                   int64_t depth, float* to, int64_t side) {
+  if (from.depth_step == 1) {
+    return transpose_widened(from.at(line, begin), from.line_step, count, depth, to, side);
+  }
+  for (int64_t d = 0; d < depth; ++d) {
+    const auto* row = from.at(line, begin + d);
+    prefetch_piece(row + kAhead * from.depth_step, 128);
+    widen_row(row, count, to + d * side);
+  }
+}
+
+void pack_by_line(const Factor<BFloat16>& from, int64_t line, int64_t count, int64_t begin,
+                  int64_t depth, float* /*spare*/, float* to, int64_t row) {
+  if (from.depth_step != 1) {
+    return transpose_widened(from.at(line, begin), from.depth_step, depth, count, to, row);
+  }
+  for (int64_t i = 0; i < count; ++i) widen_row(from.at(line + i, begin), depth, to + i * row);
 }
 
 // A product by blocks of its result, which are numbered outer block by outer block. A thread packs a
 // block of the outer factor where it needs it; blocks of the inner one are packed before, except
 // parts of the left factor that the microkernel can read where they are.
-template <class T, class R>
+// T, P, R: types of the factors, of packed blocks, and of the result.
+template <class T, class P, class R>
 class Product {
  public:
   Product(const Tensor& result, const Tensor& a, const Tensor& b, bool add, const Tensor* bias)
@@ -206,23 +274,23 @@ class Product {
         inners_(b_outside_ ? blocks_of(a_.lines, kRows) : blocks_of(b_.lines, kWide)),
         parts_((a_.depth + kDepth - 1) / kDepth),
         part_(((a_.depth + parts_ - 1) / parts_ + 31) / 32 * 32),
-        first_packed_(a_.depth_step != 1      ? 0
-                      : a_.depth % kWord == 0 ? parts_
-                                              : parts_ - 1),
+        first_packed_(kWidens || a_.depth_step != 1 ? 0
+                      : a_.depth % kWord == 0       ? parts_
+                                                    : parts_ - 1),
         add_(add || bias != nullptr),
         bias_(bias == nullptr ? nullptr : bias->const_data_ptr<R>()),
         to_(result.mutable_data_ptr<R>()),
         row_(std::max(result.stride(0), b_.lines)) {}
 
   void run() {
-    const auto type = c10::CppTypeToScalarType<T>::value;
+    const auto type = c10::CppTypeToScalarType<P>::value;
     const int64_t threads = at::get_num_threads();
     const int64_t size = block(false) + block(b_outside_);
     const auto inner = at::empty({(parts_ - first_packed_) * inners_ * block(!b_outside_)}, type),
                outer = at::empty({threads, size}, type),
                sums = at::empty({kDirect ? 0 : threads, run_sums()}, at::kFloat);
-    inner_ = inner.template mutable_data_ptr<T>();
-    auto* scratch = outer.template mutable_data_ptr<T>();
+    inner_ = inner.template mutable_data_ptr<P>();
+    auto* scratch = outer.template mutable_data_ptr<P>();
     auto* sum = sums.template mutable_data_ptr<float>();
     const auto of_thread = [](auto* data, int64_t size) {
       return data + at::get_thread_num() * size;
@@ -243,7 +311,8 @@ class Product {
   }
 
  private:
-  static constexpr int64_t kWord = Factor<T>::kWord, kWide = kColumns<T>, kSums = kRows * kWide;
+  static constexpr int64_t kWord = kPerWord<P>, kWide = kColumns<P>, kSums = kRows * kWide;
+  static constexpr bool kWidens = !std::is_same_v<T, P>;
   static constexpr bool kDirect = std::is_same_v<R, float>;  // sums are added up in the result
 
   // A block of the result.
@@ -262,12 +331,12 @@ class Product {
   // Sums of a run, which are kept from one part of the depth to the next.
   int64_t run_sums() const { return (parts_ > 1 ? kRun : 1) * kSums; }
   int64_t depth_of(int64_t part) const { return std::min(part_, a_.depth - part * part_); }
-  T* prepared(int64_t inner, int64_t part) const {
+  P* prepared(int64_t inner, int64_t part) const {
     return inner_ + ((part - first_packed_) * inners_ + inner) * block(!b_outside_);
   }
 
   // Packs a part of block `i` of the right factor or the left one; `spare` is one of the left.
-  void pack(bool right, int64_t i, int64_t part, T* spare, T* to) const {
+  void pack(bool right, int64_t i, int64_t part, P* spare, P* to) const {
     const auto& from = right ? b_ : a_;
     const int64_t side = right ? kWide : kRows, line = i * side,
                   count = std::min(side, from.lines - line);
@@ -279,8 +348,8 @@ class Product {
   }
 
   // Computes blocks [begin, end) of the result.
-  void multiply(int64_t begin, int64_t end, T* spare, float* sums) const {
-    T* packed = spare + block(false);
+  void multiply(int64_t begin, int64_t end, P* spare, float* sums) const {
+    P* packed = spare + block(false);
     int64_t current = -1;  // outer block in `packed`, where it has one part
     for (int64_t t = begin, run = 0; t < end; t += run) {
       const int64_t outer = t / inners_, first = t % inners_;
@@ -302,13 +371,17 @@ class Product {
 
   // Adds the product of a part of two blocks; `packed` is the outer one. `sums` are used where
   // results are rounded.
-  void add_part(const Place& to, int64_t inner, int64_t part, const T* packed, float* sums) const {
-    const int64_t depth = words<T>(depth_of(part)) * kWord;
-    const bool reads_a = part < first_packed_;
-    const T *left = reads_a      ? a_.at(to.row, part * part_)
-                    : b_outside_ ? prepared(inner, part)
-                                 : packed,
+  void add_part(const Place& to, int64_t inner, int64_t part, const P* packed, float* sums) const {
+    const int64_t depth = words<P>(depth_of(part)) * kWord;
+    const P *left = b_outside_ ? prepared(inner, part) : packed,
             *right = b_outside_ ? packed : prepared(inner, part);
+    int64_t left_step = packed_row();
+    if constexpr (!kWidens) {
+      if (part < first_packed_) {
+        left = a_.at(to.row, part * part_);
+        left_step = std::max(a_.line_step, depth);
+      }
+    }
     int64_t step = kWide;
     if constexpr (kDirect) {
       sums = to_ + to.row * row_ + to.column;
@@ -317,8 +390,7 @@ class Product {
     if (part == 0 && bias_ != nullptr) {
       for (int64_t r = 0; r < to.rows; ++r) start(bias_ + to.column, to.columns, sums + r * step);
     }
-    at::native::cpublas::brgemm(to.rows, to.columns, depth,
-                                reads_a ? std::max(a_.line_step, depth) : packed_row(), kWide, step,
+    at::native::cpublas::brgemm(to.rows, to.columns, depth, left_step, kWide, step,
                                 add_ || part > 0, left, right, sums, kWord == 2);
   }
 
@@ -345,16 +417,16 @@ class Product {
   const R* bias_;
   R* to_;
   int64_t row_;  // elements from one row of the result to the next
-  T* inner_ = nullptr;
+  P* inner_ = nullptr;
 };
 
 // LibTorch or oneDNN says by an error that it has no microkernels, as where the environment restricts
 // instructions (ONEDNN_MAX_CPU_ISA).
-template <class T>
+template <class P>
 bool has_microkernels() {
-  alignas(64) const T a[2] = {T(1), T(1)}, b[2] = {T(1), T(1)};
+  alignas(64) const P a[2] = {P(1), P(1)}, b[2] = {P(1), P(1)};
   alignas(64) float sum[1];
-  constexpr bool kPairs = Factor<T>::kWord == 2;
+  constexpr bool kPairs = kPerWord<P> == 2;
   try {
     at::native::cpublas::brgemm(1, 1, 2, 2, 1, 1, false, a, b, sum, kPairs);
     at::native::cpublas::brgemm_release(kPairs);
@@ -364,30 +436,59 @@ bool has_microkernels() {
   return sum[0] == 2;
 }
 
-}  // namespace
-
-bool has_blocks(at::ScalarType factors) {
+// Returns whether the CPU multiplies more pairs of bfloat16 than numbers of float32. Intel's do so by
+// AMX alone.
+bool has_fast_pairs() {
 #if defined(__x86_64__)
-  static const bool vectors = __builtin_cpu_supports("avx512bw") &&
-                              __builtin_cpu_supports("avx512vl") &&
-                              __builtin_cpu_supports("avx512dq");
-  static const bool floats = vectors && has_microkernels<float>();
-  static const bool pairs = vectors && __builtin_cpu_supports("avx512bf16") &&
-                            has_microkernels<BFloat16>();
-  return factors == at::kFloat ? floats : factors == at::kBFloat16 && pairs;
+  static const bool fast = !__builtin_cpu_is("intel") || __builtin_cpu_supports("amx-bf16");
+  return fast && has_pair_microkernels();
 #else
   return false;
 #endif
 }
 
+}  // namespace
+
+bool has_pair_microkernels() {
+#if defined(__x86_64__)
+  static const bool pairs = has_blocks(at::kFloat) && __builtin_cpu_supports("avx512bf16") &&
+                            has_microkernels<BFloat16>();
+  return pairs;
+#else
+  return false;
+#endif
+}
+
+bool has_blocks(at::ScalarType factors) {
+#if defined(__x86_64__)
+  static const bool here = __builtin_cpu_supports("avx512bw") &&
+                           __builtin_cpu_supports("avx512vl") &&
+                           __builtin_cpu_supports("avx512dq") && has_microkernels<float>();
+  return here && (factors == at::kFloat || factors == at::kBFloat16);
+#else
+  return false;
+#endif
+}
+
+bool widens_blocks(at::ScalarType factors) {
+  return factors == at::kBFloat16 && has_blocks(factors) && !has_fast_pairs();
+}
+
 void multiply_by_blocks(const Tensor& result, const Tensor& a, const Tensor& b, bool add,
                         const Tensor* bias) {
+  const auto run = [&]<class T, class P, class R>(T, P, R) {
+    Product<T, P, R>(result, a, b, add, bias).run();
+  };
+  const auto of_pairs = [&](auto packed) {
+    result.scalar_type() == at::kFloat ? run(BFloat16{}, packed, float{})
+                                       : run(BFloat16{}, packed, BFloat16{});
+  };
   if (a.scalar_type() == at::kFloat) {
-    Product<float, float>(result, a, b, add, bias).run();
-  } else if (result.scalar_type() == at::kFloat) {
-    Product<BFloat16, float>(result, a, b, add, bias).run();
+    run(float{}, float{}, float{});
+  } else if (has_fast_pairs()) {
+    of_pairs(BFloat16{});
   } else {
-    Product<BFloat16, BFloat16>(result, a, b, add, bias).run();
+    of_pairs(float{});
   }
 }
 

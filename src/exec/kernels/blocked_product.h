@@ -5,9 +5,16 @@
 
 namespace perigee::exec::kernels {
 
-// Returns whether this CPU has the instructions for factors of the type (AVX-512, for bfloat16 also
-// its products of pairs), and LibTorch the microkernels. False for other types.
+// Returns whether this CPU has AVX-512 and LibTorch the microkernels, for float32 and bfloat16. False
+// for other types.
 bool has_blocks(at::ScalarType factors);
+
+// Returns whether bfloat16 factors are multiplied as float32, to which blocks are widened as they are
+// packed: on CPUs that multiply pairs of bfloat16 more slowly, or cannot.
+bool widens_blocks(at::ScalarType factors);
+
+// Returns whether there are microkernels whose factors are pairs of bfloat16.
+bool has_pair_microkernels();
 
 // result [m,n] = start + a [m,k] b [k,n], k > 0. a and b have one type, for which has_blocks holds, and
 // rows or columns that are contiguous; those of the result are contiguous rows.

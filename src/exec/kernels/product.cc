@@ -101,8 +101,9 @@ void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add
 
 bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
 #if defined(__x86_64__)
-  static const bool here = !__builtin_cpu_is("intel");
-  return here && m * n * k >= kFewest && can_go_by_blocks(factors, m, n, k);
+  static const bool intel = __builtin_cpu_is("intel");
+  return (!intel || widens_blocks(factors)) && m * n * k >= kFewest &&
+         can_go_by_blocks(factors, m, n, k);
 #else
   return false;
 #endif

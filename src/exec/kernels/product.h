@@ -9,8 +9,9 @@
 namespace perigee::exec::kernels {
 
 // Returns whether a product [m,k] by [k,n] goes by blocks (blocked_product.h) rather than as LibTorch
-// chooses, by MKL for float32 and by oneDNN for bfloat16: on CPUs other than Intel's that can
-// (has_blocks), from 2^18 multiplications and sides of 8 on, below which a call's fixed cost counts.
+// chooses, by MKL for float32 and by oneDNN for bfloat16: on CPUs that can (has_blocks) and are not
+// Intel's, or widen the blocks, from 2^18 multiplications and sides of 8 on, below which a call's
+// fixed cost counts.
 // Depends on the type, the shape and the CPU alone.
 bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k);
 

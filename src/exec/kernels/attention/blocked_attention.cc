@@ -347,7 +347,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
 bool takes_blocks(const Tensor& query, const Tensor& key, const Tensor& value) {
   const auto type = query.scalar_type();
   const bool served = type == at::kBFloat16
-                          ? has_blocks(type)
+                          ? has_pair_microkernels()
                           : prefers_blocks(type, kQueryRows, kQueryRows, kQueryRows);
   if (!served) return false;
   for (const auto* t : {&query, &key, &value}) {
