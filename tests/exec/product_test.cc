@@ -21,6 +21,19 @@ at::Tensor laid_out(const at::Tensor& t, bool transposed) {
   return transposed ? t.t().contiguous().t() : t;
 }
 
+// Types of factors, and whether blocks of them are widened.
+struct BlockFactors {
+  at::ScalarType type;
+  bool widened;
+};
+const std::vector<BlockFactors> kBlocks = {
+    {at::kFloat, false}, {at::kBFloat16, false}, {at::kBFloat16, true}};
+
+bool can_multiply(at::ScalarType type, bool widened) {
+  return type == at::kBFloat16 && !widened ? kernels::has_pair_microkernels()
+                                           : kernels::has_blocks(type);
+}
+
 }  // namespace
 
 TEST_CASE("a product of 16-bit matrices is added to float32 without rounding, in any layout") {
@@ -141,9 +154,9 @@ TEST_CASE("products by blocks have no short side and are not small") {
 
 TEST_CASE("a product by blocks is exact in any layout, for any shape and start") {
   at::manual_seed(1);
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const auto [type, widened] = GENERATE(from_range(kBlocks));
   const bool left = GENERATE(false, true), right = GENERATE(false, true);
-  if (!kernels::has_blocks(type)) return;
+  if (!can_multiply(type, widened)) return;
   // Parts of blocks, several parts of the depth, odd depths, runs of blocks, more rows than columns.
   for (const auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
                                {3, 5, 2},
@@ -159,9 +172,9 @@ TEST_CASE("a product by blocks is exact in any layout, for any shape and start")
     const auto start = integers({m, n}, at::kFloat), bias = integers({n}, type);
     const auto exact = at::mm(a.to(at::kFloat), b.to(at::kFloat));
     auto sum = start.clone(), set = at::full({m, n}, NAN, type), biased = set.clone();
-    kernels::multiply_by_blocks(sum, a, b, true);
-    kernels::multiply_by_blocks(set, a, b, false);
-    kernels::multiply_by_blocks(biased, a, b, false, &bias);
+    kernels::multiply_by_blocks(sum, a, b, true, nullptr, widened);
+    kernels::multiply_by_blocks(set, a, b, false, nullptr, widened);
+    kernels::multiply_by_blocks(biased, a, b, false, &bias, widened);
     CHECK(sum.equal(start + exact));
     CHECK(set.equal(exact.to(type)));
     CHECK(biased.equal((exact + bias.to(at::kFloat)).to(type)));
@@ -170,8 +183,8 @@ TEST_CASE("a product by blocks is exact in any layout, for any shape and start")
 
 TEST_CASE("a product by blocks reads and writes nothing beside its matrices") {
   at::manual_seed(1);
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
-  if (!kernels::has_blocks(type)) return;
+  const auto [type, widened] = GENERATE(from_range(kBlocks));
+  if (!can_multiply(type, widened)) return;
   const int64_t m = 70, n = 131, k = 45;
   const auto inner = [&](int64_t rows, int64_t columns) {
     const auto whole = at::full({rows + 2, columns + 3}, NAN, type);
@@ -183,7 +196,7 @@ TEST_CASE("a product by blocks reads and writes nothing beside its matrices") {
        {std::pair{inner(m, k), inner(k, n)}, {inner(k, m).t(), inner(n, k).t()}}) {
     auto whole = at::full({m + 2, n + 3}, NAN, type);
     const auto part = whole.narrow(0, 1, m).narrow(1, 1, n);
-    kernels::multiply_by_blocks(part, a, b, false);
+    kernels::multiply_by_blocks(part, a, b, false, nullptr, widened);
     CHECK(part.equal(at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(type)));
     CHECK(at::isnan(whole).sum().item<int64_t>() == (m + 2) * (n + 3) - m * n);
   }
@@ -191,16 +204,17 @@ TEST_CASE("a product by blocks reads and writes nothing beside its matrices") {
 
 TEST_CASE("the rows of a product by blocks depend on no other row, and not on the threads") {
   at::manual_seed(1);
-  const auto type = GENERATE(at::kFloat, at::kBFloat16);
-  if (!kernels::has_blocks(type)) return;
+  const auto [type, widened] = GENERATE(from_range(kBlocks));
+  if (!can_multiply(type, widened)) return;
   const auto a = at::randn({150, 1500}, type), b = at::randn({1500, 200}, type);
   auto whole = at::empty({150, 200}, type), part = at::empty({37, 90}, type), one = whole.clone();
   const int threads = exec::op_threads();
-  kernels::multiply_by_blocks(whole, a, b, false);
+  kernels::multiply_by_blocks(whole, a, b, false, nullptr, widened);
   exec::set_op_threads(1);
-  kernels::multiply_by_blocks(one, a, b, false);
+  kernels::multiply_by_blocks(one, a, b, false, nullptr, widened);
   exec::set_op_threads(threads);
-  kernels::multiply_by_blocks(part, a.narrow(0, 70, 37), b.narrow(1, 101, 90), false);
+  kernels::multiply_by_blocks(part, a.narrow(0, 70, 37), b.narrow(1, 101, 90), false, nullptr,
+                              widened);
   CHECK(one.equal(whole));
   CHECK(part.equal(whole.narrow(0, 70, 37).narrow(1, 101, 90)));
 }

@@ -475,20 +475,20 @@ bool widens_blocks(at::ScalarType factors) {
 }
 
 void multiply_by_blocks(const Tensor& result, const Tensor& a, const Tensor& b, bool add,
-                        const Tensor* bias) {
+                        const Tensor* bias, std::optional<bool> widened) {
   const auto run = [&]<class T, class P, class R>(T, P, R) {
     Product<T, P, R>(result, a, b, add, bias).run();
   };
-  const auto of_pairs = [&](auto packed) {
+  const auto run_packed_as = [&](auto packed) {
     result.scalar_type() == at::kFloat ? run(BFloat16{}, packed, float{})
                                        : run(BFloat16{}, packed, BFloat16{});
   };
   if (a.scalar_type() == at::kFloat) {
     run(float{}, float{}, float{});
-  } else if (has_fast_pairs()) {
-    of_pairs(BFloat16{});
+  } else if (widened.value_or(widens_blocks(a.scalar_type()))) {
+    run_packed_as(float{});
   } else {
-    of_pairs(float{});
+    run_packed_as(BFloat16{});
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 namespace perigee::exec::kernels {
 
 // Returns whether this CPU has AVX-512 and LibTorch the microkernels, for float32 and bfloat16. False
@@ -22,7 +24,10 @@ bool has_pair_microkernels();
 // depends on k alone. start: the result itself with `add` (float32 only), or `bias` [n],
 // contiguous, of the result's type, or 0.
 // Allocates tensors, sized by shapes, strides and the number of threads.
+// widened: whether blocks of bfloat16 are, where widens_blocks() shall not say; if not, for
+// CPUs with has_pair_microkernels().
 void multiply_by_blocks(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
-                        bool add, const at::Tensor* bias = nullptr);
+                        bool add, const at::Tensor* bias = nullptr,
+                        std::optional<bool> widened = std::nullopt);
 
 }  // namespace perigee::exec::kernels

@@ -21,6 +21,7 @@
 #include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
+#include "exec/kernels/blocked_product.h"
 #include "exec/kernels/product.h"
 #include "exec/op_threads.h"
 #include "job/job.h"
@@ -138,9 +139,9 @@ std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
   const auto way = [](at::ScalarType type, const std::string& library) {
     constexpr int64_t kLarge = 1024;
-    return exec::kernels::prefers_blocks(type, kLarge, kLarge, kLarge)
-               ? "blocks of oneDNN, small ones by " + library
-               : library;
+    if (!exec::kernels::prefers_blocks(type, kLarge, kLarge, kLarge)) return library;
+    const auto* widened = exec::kernels::widens_blocks(type) ? " in float32" : "";
+    return fmt::format("blocks of oneDNN{}, small ones by {}", widened, library);
   };
   const auto library = at::Context::hasMKLDNN() ? "oneDNN and " + blas : blas;
   return fmt::format("float32 by {}; bfloat16 by {}; float16 by {}", way(at::kFloat, blas),
