@@ -27,6 +27,8 @@ bool on_matrix_units(std::string_view op) {
                            "aten::convolution_backward_overrideable",
                            "perigee::attention",
                            "perigee::attention_backward",
+                           "perigee::grouped_mm",
+                           "perigee::grouped_outer",
                            "perigee::addmm_",
                            "perigee::mm_",
                            "perigee::mm_gelu",

@@ -22,6 +22,22 @@ TEST_CASE(
   CHECK(work(g) == cost::OpWork{2.0 * 8 * 16 * 4, 2.0 * (128 + 64 + 32), true, DType::bfloat16});
 }
 
+TEST_CASE("products of experts are matrix products") {
+  Graph g;
+  const auto queue = g.add_input(Input::Kind::data, "queue", {DType::bfloat16, {2, 3, 5, 8}});
+  const auto weights = g.add_input(Input::Kind::parameter, "weights", {DType::bfloat16, {2, 8, 4}});
+  const auto counts = g.add_input(Input::Kind::data, "counts", {DType::int64, {3, 2}});
+  const auto out = g.add_node("perigee::grouped_mm",
+                              {{"self", queue}, {"mat2", weights}, {"counts", counts}},
+                              {{DType::bfloat16, {2, 3, 5, 4}}});
+  CHECK(work(g).matrix);
+  CHECK(work(g).flops == 2.0 * 2 * 3 * 5 * 8 * 4);
+  g.add_node("perigee::grouped_outer", {{"self", queue}, {"grad", out[0]}, {"counts", counts}},
+             {{DType::bfloat16, {2, 8, 4}}});
+  CHECK(work(g).matrix);
+  CHECK(work(g).flops == 2.0 * 2 * 3 * 5 * 8 * 4);
+}
+
 TEST_CASE("an embedding's gradient that is added in place moves the rows that it adds") {
   Graph g;
   const auto sum = g.add_input(Input::Kind::data, "sum", {DType::float32, {1000, 8}});
