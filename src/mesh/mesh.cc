@@ -220,6 +220,14 @@ void verify(const Mesh& mesh) {
   }
 }
 
+void verify_ranks(const Mesh& mesh, int64_t ranks) {
+  for (const auto rank : mesh.order) {
+    if (rank < ranks) continue;
+    fail("mesh", "the order of the mesh holds rank {}, but there are ranks 0 to {} only", rank,
+         ranks - 1);
+  }
+}
+
 Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer) {
   Mesh mesh;
   for (const auto& submesh : submeshes) {

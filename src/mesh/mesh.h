@@ -44,6 +44,9 @@ struct Mesh {
 // `axes`, or when all are identical.
 void verify(const Mesh& mesh);
 
+// Throws Error where `order` holds a rank that is not below `ranks`.
+void verify_ranks(const Mesh& mesh, int64_t ranks);
+
 // Returns the mesh of these submeshes, each a list of axes, one after the other on the axis
 // `outer`. Axes are in the order in which submeshes first name them; an axis that a submesh leaves
 // out has one rank there. A rectangle where all submeshes are identical. Throws Error; the result

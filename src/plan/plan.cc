@@ -297,6 +297,10 @@ void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
   if (pipeline.chunks < 1) {
     fail("plan", "a stage has at least one chunk, but the pipeline has {}", pipeline.chunks);
   }
+  if (pipeline.dtype && !graph::is_floating(*pipeline.dtype)) {
+    fail("plan", "pipeline.dtype is a type of floating-point numbers, but got {}",
+         graph::name_of(*pipeline.dtype));
+  }
   const auto parts = plan.mesh.axes[axis].size * pipeline.chunks;
   if (std::ssize(pipeline.starts) + 1 != parts) {
     fail("plan", "a pipeline of {} stages with {} chunks has {} starts, but got {}",

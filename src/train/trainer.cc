@@ -194,6 +194,7 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
          "pass {{{}}} to make_plan, or make other ranks",
          plan.plan.mesh.size(), world, world);
   }
+  mesh::verify_ranks(plan.plan.mesh, world);
   exec::install_allocator();
   std::vector<train::Connection> connections;
   if (ranks.process_) {

@@ -76,6 +76,9 @@ TEST_CASE("an invalid mesh is an error that names the reason") {
                     "[mesh] ranks are at least 0, but the order holds -7");
   CHECK_THROWS_WITH(verify(with_order({0, 1, 2, 3, 4, 5, 6, 6})),
                     "[mesh] a mesh uses a rank once, but the order holds 6 twice");
+  CHECK_NOTHROW(verify_ranks(with_order({7, 6, 5, 4, 3, 2, 1, 0}), 8));
+  CHECK_THROWS_WITH(verify_ranks(with_order({0, 1, 2, 3, 4, 5, 6, 8}), 8),
+                    "[mesh] the order of the mesh holds rank 8, but there are ranks 0 to 7 only");
   CHECK_THROWS_WITH(parse_axes(""), "[mesh] axes are written like tensor=2,data=4, but got \"\"");
   CHECK_THROWS_WITH(parse_axes("a=2,b"),
                     "[mesh] axes are written like tensor=2,data=4, but got \"b\"");

@@ -49,6 +49,9 @@ CLI::Validator rank_count();
 void add_job_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
+// Throws Error unless standard output has taken all that was written to it.
+void require_flushed();
+
 // Writes the text to standard output, or to the file of -o, whole or not at all, and logs it then
 // (log_written). Throws Error.
 void write_result(const OutputOptions& options, const std::string& text);

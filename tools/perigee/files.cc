@@ -2,9 +2,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/log_format.h"
@@ -27,9 +29,16 @@ std::string read_file(const std::string& path) {
   return std::move(text).str();
 }
 
+void require_flushed() {
+  if (std::cout.flush() && std::fflush(stdout) == 0 && !std::ferror(stdout)) return;
+  throw Error(Status::failed, "command",
+              "the result must be written to standard output, but it cannot be");
+}
+
 void write_result(const OutputOptions& options, const std::string& text) {
   if (options.file.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
+    require_flushed();
     return;
   }
   std::error_code ignored;

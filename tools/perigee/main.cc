@@ -126,9 +126,8 @@ std::string message_of(const CLI::ParseError& error) {
 
 // Returns `status` once standard output has taken all of the result.
 int flushed(int status) {
-  if (std::cout.flush() && std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
-  throw Error(Status::failed, "command",
-              "the result must be written to standard output, but it cannot be");
+  require_flushed();
+  return status;
 }
 
 // Gives a closed standard stream a descriptor that no file of ours can get: writing results to it

@@ -157,6 +157,12 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
   } else if (options.nproc > 0 || options.nodes > 1) {
     task.world = std::max<int64_t>(1, options.nproc) * options.nodes;
     task.world_given = true;
+    if (options.nproc == 0 && !task.job.cluster.file.empty()) {
+      log::warn(
+          "--nodes {} without --nproc means one rank on each node: give --nproc, the ranks of "
+          "a node",
+          options.nodes);
+    }
   } else if (task.job.cluster.ranks > 0) {
     task.world = task.job.cluster.ranks;
     task.world_given = true;

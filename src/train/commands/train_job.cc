@@ -89,6 +89,26 @@ std::string report_of(const CompiledPlan& compiled, const std::string& runtime_f
   }
 }
 
+// Says where the job asks for validation and too few samples are held out.
+void require_held_out(const job::Job& job, const data::Validation& validation, bool warns) {
+  const auto& train = job.train;
+  const bool wanted = train.keep_best || train.early_stop_patience > 0;
+  if (validation.batches > 0 || train.validate_every == 0 || job.data.validation == 0 ||
+      (!wanted && train.steps < train.validate_every)) {
+    return;
+  }
+  const auto text = fmt::format(
+      "data.validation = {} holds out less than a global batch of {} samples", job.data.validation,
+      job.batch.global);
+  if (wanted) {
+    fail(
+        "data",
+        "train.early_stop_patience and train.keep_best compare validation losses, but {}: raise it",
+        text);
+  }
+  if (warns) log::warn("{}: nothing is validated; raise it, or set it to 0", text);
+}
+
 int64_t count_parameters(const graph::Graph& graph) {
   int64_t count = 0;
   for (const auto& input : graph.inputs) {
@@ -220,6 +240,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
          communicator.world(), shared.plan.mesh.size(), shared.plan.mesh.size(),
          plural(shared.plan.mesh.size(), "s"));
   }
+  mesh::verify_ranks(shared.plan.mesh, communicator.world());
 
   require_document_inputs(job, shared.training);
 
@@ -243,6 +264,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   phases.begin(texts ? "tokenizing the text" : "opening the data");
   wait_for_work(*all, job, [&] {
     data = data::open_data(job, division, id_limit(shared.training));
+    require_held_out(job, data.validation, root);
     if (checkpoint.empty()) return;
     phases.begin(fmt::format("loading {}", checkpoint));
     const checkpoint::Checkpoint from(checkpoint);
@@ -282,6 +304,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
       const auto scale = root ? strategy.ask("loss_scale", step) : 0;
       trainer.set_loss_scale(share_number(scale, *all));
     };
+  } else if (root && strategy.observes("loss_scale")) {
+    log::warn(
+        "events.loss_scale is never called: set loss_scale = \"given\" of amp_native or half, or "
+        "leave it out");
   }
   const bool observed = strategy.observes("step");
   const auto buckets = observed ? compile::bucket_names(trainer.executor().program())

@@ -28,8 +28,11 @@ void check_set(const methods::StrategySpec& strategy, const Job& job) {
     auto other = job;
     other.set(assignment);
     if (other == job) continue;
-    fail("strategy", "the job must have what the strategy sets, {}, but it has another value",
-         assignment);
+    fail(
+        "strategy",
+        "the job must have what the strategy sets, {}, but it has another value: leave that out of "
+        "the command line, or change `set` of the strategy",
+        assignment);
   }
 }
 
@@ -124,6 +127,8 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
              "(--nproc, cluster.ranks)",
              request.world, plan.mesh.size(), plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s");
       }
+      mesh::verify_ranks(plan.mesh, job.cluster.file.empty() ? plan.mesh.size()
+                                                             : cluster(plan.mesh.size()).ranks());
       auto fitted = train::with_fitted_batch(job, plan);
       if (fitted.batch.global != job.batch.global) {
         log::warn(

@@ -46,6 +46,39 @@ TEST_CASE("a precision without an effect is a warning") {
   types(half, "half: has no effect: no parameter of the model is float32", "float64");
 }
 
+TEST_CASE("an event that no loss scale asks is a warning") {
+  const TrainingJob job;
+  const auto trained = [&](const std::string& scale) {
+    const auto file = job.folder().write(
+        "s.lua",
+        "local m = require \"perigee.methods\"\n"
+        "return { methods = { m.parallel_mode {}, m.amp_native { dtype = \"fp16\"" +
+            scale + " } }, events = { loss_scale = function() return 8 end } }\n");
+    return job.good("train", "--overwrite --strategy " + file).err;
+  };
+  CHECK_THAT(trained(""), Contains("warning: events.loss_scale is never called: "));
+  CHECK_THAT(trained(", loss_scale = \"given\""), !Contains("warning: events"));
+}
+
+TEST_CASE("validation without held-out samples is a warning, or an error where it is needed") {
+  const TrainingJob job;
+  const std::string few = "--overwrite --set data.validation=1e-6 --set train.validate_every=1";
+  const std::string said = "data.validation = 1e-06 holds out less than a global batch of ";
+  CHECK_THAT(job.good("train", few).err, Contains("warning: " + said));
+  CHECK_THAT(job.refused("train", few + " --set train.keep_best=true"), Contains(said));
+}
+
+TEST_CASE("an order of ranks that a run does not have is an error") {
+  const TrainingJob job;
+  const auto file = job.folder().write("s.lua",
+                                       "return { require \"perigee.methods\".parallel_mode { { "
+                                       "\"data\", 2 }, order = { 1, 2 } } }\n");
+  for (const std::string command : {"train", "plan"}) {
+    CHECK_THAT(job.refused(command, "--nproc 2 --strategy " + file),
+               Contains("the order of the mesh holds rank 2, but there are ranks 0 to 1 only"));
+  }
+}
+
 TEST_CASE("an option without an effect is a warning") {
   const TrainingJob job;
   const auto warns = [&](const std::string& command, const std::string& options,

@@ -410,6 +410,9 @@ TEST_CASE("a checkpoint can be evaluated, sampled and exported") {
   const auto one = json::parse(job.good("evaluate", "--json").out);
   const auto two = json::parse(job.good("evaluate", "--json --nproc 2").out);
   CHECK(one["val_loss"].get<double>() == Approx(two["val_loss"].get<double>()).epsilon(1e-5));
+  auto full = job.how();
+  full.output = "/dev/full";
+  CHECK(run("evaluate " + job.file(), full).status == 1);
   const auto text = job.good("sample", "--prompt abc --tokens 20 --temperature 0").out;
   CHECK(job.good("sample", "--prompt abc --tokens 20 --temperature 0").out == text);
   CHECK(job.good("sample", "--tokens 20 --seed 1").out !=
