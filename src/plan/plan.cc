@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <regex>
 
 #define XXH_INLINE_ALL
@@ -297,8 +298,10 @@ void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
   if (pipeline.chunks < 1) {
     fail("plan", "a stage has at least one chunk, but the pipeline has {}", pipeline.chunks);
   }
-  if (pipeline.dtype && !graph::is_floating(*pipeline.dtype)) {
-    fail("plan", "pipeline.dtype is a type of floating-point numbers, but got {}",
+  constexpr std::array kSent{graph::DType::float16, graph::DType::bfloat16, graph::DType::float32,
+                             graph::DType::float64};
+  if (pipeline.dtype && std::ranges::find(kSent, *pipeline.dtype) == kSent.end()) {
+    fail("plan", "pipeline.dtype is float16, bfloat16, float32 or float64, but got {}",
          graph::name_of(*pipeline.dtype));
   }
   const auto parts = plan.mesh.axes[axis].size * pipeline.chunks;

@@ -60,10 +60,11 @@ TEST_CASE("a pipeline has a start for each part but the first") {
   CHECK_THROWS_WITH(
       verify(plan, g),
       Catch::Contains("a pipeline of 2 stages with 1 chunks has 1 starts, but got 0"));
-  plan.pipeline.dtype = graph::DType::int8;
-  CHECK_THROWS_WITH(
-      verify(plan, g),
-      Catch::Contains("pipeline.dtype is a type of floating-point numbers, but got int8"));
+  for (const auto dtype : {graph::DType::int8, graph::DType::float8_e4m3}) {
+    plan.pipeline.dtype = dtype;
+    CHECK_THROWS_WITH(verify(plan, g),
+                      Catch::Contains("pipeline.dtype is float16, bfloat16, float32 or float64"));
+  }
   plan.pipeline.dtype.reset();
   plan.pipeline.starts = {"fc1", "fc2"};
   CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("has 1 starts, but got 2"));

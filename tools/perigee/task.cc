@@ -293,12 +293,21 @@ CLI::Validator positive() {
 CLI::Validator rank_count() { return CLI::Range(int64_t{1}, mesh::kMostRanks); }
 
 void add_job_options(CLI::App& app, JobOptions& options) {
+  // An empty name is often that of a shell variable that is not set.
+  const CLI::Validator named(
+      [](const std::string& name) {
+        return name.empty() ? std::string("must be a name, but it is empty") : std::string();
+      },
+      "");
   app.add_option("--strategy", options.strategy,
-                 "a strategy script or a shipped one's name; replaces the job's");
-  app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's");
+                 "a strategy script or a shipped one's name; replaces the job's")
+      ->check(named);
+  app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's")
+      ->check(named);
   app.add_option(
-      "--cluster", options.cluster,
-      "plan for this cluster description, or a shipped one's name, instead of this machine");
+         "--cluster", options.cluster,
+         "plan for this cluster description, or a shipped one's name, instead of this machine")
+      ->check(named);
   app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(rank_count());
   app.add_option_function<std::string>(
       "--nodes",

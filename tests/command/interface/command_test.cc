@@ -129,6 +129,14 @@ TEST_CASE("a text that ends the output is not empty") {
   CHECK_THAT(ran.err, Contains("--stop: the text is empty; see perigee sample --help"));
 }
 
+TEST_CASE("an empty name of a strategy, a plan or a cluster is an error") {
+  for (const std::string option : {"--strategy", "--plan", "--cluster"}) {
+    const auto ran = run({"plan", "job.toml", option, ""});
+    CHECK(ran.status == 2);
+    CHECK_THAT(ran.err, Contains(option + ": must be a name, but it is empty"));
+  }
+}
+
 TEST_CASE("two plans for one simulation exclude each other") {
   refused("simulate a.json --plan b.json",
           "[command] a.json is the plan that is simulated, but --plan names b.json: leave one of "
