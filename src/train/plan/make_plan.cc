@@ -28,11 +28,10 @@ void check_set(const methods::StrategySpec& strategy, const Job& job) {
     auto other = job;
     other.set(assignment);
     if (other == job) continue;
-    fail(
-        "strategy",
-        "the job must have what the strategy sets, {}, but it has another value: leave that out of "
-        "the command line, or change `set` of the strategy",
-        assignment);
+    fail("strategy",
+         "the job must have what the strategy sets, {}, but it has another value: change "
+         "it, or `set` of the strategy",
+         assignment);
   }
 }
 

@@ -87,6 +87,8 @@ TEST_CASE("an option without an effect is a warning") {
     INFO(command << " " << options << "\n" << ran.err);
     CHECK_THAT(ran.err, Contains("warning: " + warning + "\n"));
   };
+  warns("plan", "--cluster 8xh100 --nodes 2 --strategy ddp",
+        "--nodes 2 without --nproc means one rank on each node: give --nproc, the ranks of a node");
   const auto secret = job.folder().write("secret", "a long secret of the job\n");
   for (const std::string command : {"plan", "simulate", "graph"}) {
     for (const auto& [option, value] :
