@@ -310,11 +310,12 @@ local function tell(candidate, estimate)
     candidate.seconds, estimate.seconds, estimate.peak_bytes / 2 ^ 30))
 end
 
-local limits = { "micro_batch_size", "update_freq", "pipeline_pivots", "max_pipeline_bubble_ratio",
-  "max_pipeline_unbalance_ratio", "min_pipeline_balance", "zero_ngroups", "world_size", "memory_constraint" }
+local limits = { "micro_batch_size", "update_freq", "pipeline_pivots", "pipeline_nstages", "max_pipeline_bubble_ratio",
+  "max_pipeline_unbalance_ratio", "min_pipeline_balance", "zero_ngroups", "world_size", "mesh_row", "mesh_col",
+  "memory_constraint" }
 
--- Returns the options that a user may change if no plan meets them.
-local function limits_of(asked, o)
+-- Returns the options that a user may change if no plan meets them. `more`: the search has more plans than topk.
+local function limits_of(asked, o, more)
   local given = {}
   for _, option in ipairs(limits) do
     if asked[option] ~= nil then given[#given + 1] = option .. " = " .. dialect.show(asked[option]) end
@@ -323,8 +324,12 @@ local function limits_of(asked, o)
   if o.pipeline_pivots ~= "" and asked[balances] == nil then
     given[#given + 1] = string.format("%s (%s by default)", balances, dialect.show(o[balances]))
   end
+  if o.consider_mem and asked.memory_constraint == nil then
+    given[#given + 1] = string.format("memory_constraint (%s by default)", dialect.show(o.memory_constraint))
+  end
   if o.recompute_modules == "" then given[#given + 1] = 'recompute_modules = "" (nothing is recomputed)' end
-  return string.format(": change %s, or simulate more than topk = %d plans", table.concat(given, ", "), o.topk)
+  if more then given[#given + 1] = string.format("topk = %d, the plans that are simulated", o.topk) end
+  return #given > 0 and ": change " .. table.concat(given, ", or ") or ""
 end
 
 -- Returns the number of stages of a saved strategy or a plan.
@@ -407,13 +412,13 @@ local function finish(draft, strategy)
     end
     local told = o.verbose and tell or nil
     local function best(list) return candidates.best(list, o.topk, grouping, in_memory(o), told) end
-    local found, why = best(pinned(sizes.of_data))
+    local found, why, more = best(pinned(sizes.of_data))
     local longer = found and {} or pinned(sizes.of_bubble)  -- more microbatches than those of the fastest plans
     if #longer > 0 then
       local other, plans = best(longer)
       if other then found, why = other, plans end
     end
-    if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
+    if not found then error("[autodist] " .. why .. limits_of(asked, o, more), 0) end
     if o.save_plan_path ~= "" then
       of_option("save_plan_path", saved.save, o.save_plan_path, found, { costs = why[1].costs, plans = why })
     end

@@ -64,7 +64,8 @@ end
 -- among the `most` fastest; nil and the reason where none fits. fits returns false and the option that excludes the
 -- candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
 -- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option). A second
--- result is then the list of all that were simulated, the best first: { strategy, text, costs, excluded_by }.
+-- result is then the list of all that were simulated, the best first: { strategy, text, costs, excluded_by }. A third
+-- result, where none fits, is whether the search has more candidates than `most`.
 function M.best(all, most, fits, allowed, tell)
   local list, why = candidates_of(all, most)
   if not list then return nil, why end
@@ -88,7 +89,7 @@ function M.best(all, most, fits, allowed, tell)
   end
   sort_by_seconds(judged)
   if judged[1] and not judged[1].excluded_by then return judged[1].strategy, judged end
-  return nil, none_fits(list, seen, out)
+  return nil, none_fits(list, seen, out), #list >= most
 end
 
 -- Returns the fields of a method of the strategy, nil if it has no such method.

@@ -31,6 +31,7 @@ class Completer {
     early_stop();
     optimizer();
     schedule();
+    warnings();
   }
 
  private:
@@ -285,8 +286,9 @@ class Completer {
     const auto* const all = s.steps > 0 ? "lr_schedule.steps" : "train.steps";
     const int64_t tenth = steps / 10;
     if (s.warmup < 0) s.warmup = std::min<int64_t>(20, tenth);
-    if (s.min_lr < 0) s.min_lr = job_.optimizer.lr / 10;
-    if (s.decay == 0) s.decay = std::max<int64_t>(1, std::min(tenth, steps - s.warmup));
+    if (s.min_lr < 0 && s.kind != "constant") s.min_lr = job_.optimizer.lr / 10;
+    if (s.decay == 0 && s.kind == "wsd")
+      s.decay = std::max<int64_t>(1, std::min(tenth, steps - s.warmup));
     if (s.warmup > steps) {
       wrong("lr_schedule.warmup", "lr_schedule.warmup is at most {} ({}), but got {}", all, steps,
             s.warmup);
@@ -303,6 +305,20 @@ class Completer {
     if (s.min_lr > job_.optimizer.lr) {
       wrong("lr_schedule.min_lr", "lr_schedule.min_lr is at most optimizer.lr ({}), but got {}",
             job_.optimizer.lr, s.min_lr);
+    }
+  }
+
+  void warnings() {
+    ListEntry unused;
+    job_.warnings.sentences.clear();
+    for (const auto& key : keys()) {
+      if (!key.needs.holds || key.needs.holds(job_)) continue;
+      const bool is_default = key.field ? is_initial(key, job_, unused)
+                                        : job_.optimizer.options.at(key.name) ==
+                                              option_default(job_.optimizer.name, key.name);
+      if (is_default) continue;
+      job_.warnings.sentences.push_back(fmt::format(
+          "{}{} has no effect: it needs {}", where_(key.path()), key.path(), key.needs.text));
     }
   }
 

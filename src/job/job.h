@@ -243,6 +243,14 @@ struct Dialect {
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };
 
+// Sentences about keys that have other values than their defaults, but no effect in their job:
+// complete() makes them, make_plan() logs them. They name places in files, so that equal jobs may
+// have different ones.
+struct JobWarnings {
+  std::vector<std::string> sentences;
+  bool operator==(const JobWarnings&) const { return true; }
+};
+
 struct Job {
   std::string name;  // "": the file's name without its ending, or "job"
   int64_t seed = 1234;
@@ -257,6 +265,7 @@ struct Job {
   ClusterConfig cluster;
   ProfileConfig profile;
   Dialect dialect;
+  JobWarnings warnings;
 
   // Reads a job file, changes it by `overrides` ("a.b=VALUE", as --set) and completes it. Paths
   // become relative to the working directory. Throws Error with file, line and column.

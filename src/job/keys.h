@@ -1,6 +1,7 @@
 // The table of all keys of a job: it makes checks, defaults, the reference page and the job's text.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <variant>
@@ -24,6 +25,12 @@ struct ListEntry {
 bool is_list(std::string_view table);
 
 inline constexpr double no_limit = std::numeric_limits<double>::infinity();
+
+// A condition on a job's keys. `text` states it for messages: "lr_schedule.kind = \"wsd\"".
+struct Condition {
+  std::string text;
+  std::function<bool(const Job&)> holds;
+};
 
 struct JobKey {
   std::string table;  // "" at the top, "model", "optimizer.group", ...
@@ -49,6 +56,8 @@ struct JobKey {
   // Description of a default that is not a constant; "": the default is a constant.
   std::string otherwise;
   std::string about;
+  // Where it does not hold, the key has no effect; no function: it always holds.
+  Condition needs;
 
   std::string path() const { return table.empty() ? name : table + "." + name; }
 };

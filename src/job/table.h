@@ -13,6 +13,12 @@
     return (void)j, &member;               \
   }
 
+// A Condition on the job j, with the text for messages.
+#define NEEDS(text, condition)                   \
+  {                                              \
+    text, [](const Job& j) { return condition; } \
+  }
+
 namespace perigee::job {
 
 // The keys of [model], in the order of the reference page.

@@ -56,6 +56,13 @@ void add(ByText& texts, const std::string& text, std::string_view optimizer) {
   found->second.push_back(optimizer);
 }
 
+// Returns whether the key sets attributes of the optimizer, or of the one that updates the
+// parameters that it leaves out.
+bool has_attribute(const Description& optimizer, std::string_view key) {
+  const auto* others = optim::find_optimizer(optimizer.others);
+  return !attributes_of(optimizer, key).empty() || (others && !attributes_of(*others, key).empty());
+}
+
 JobKey make_key(const char* name) {
   JobKey key{.table = "optimizer", .name = name};
   ByText abouts, defaults;
@@ -74,6 +81,14 @@ JobKey make_key(const char* name) {
     add(abouts, first.about, optimizer.name);
     add(defaults, text_of(default_value(attributes)), optimizer.name);
   }
+  std::vector<std::string_view> users;
+  for (const auto& optimizer : optim::optimizers()) {
+    if (has_attribute(optimizer, name)) users.push_back(optimizer.name);
+  }
+  key.needs = {fmt::format("optimizer.name to be one of {}", fmt::join(users, ", ")),
+               [users](const Job& job) {
+                 return std::ranges::find(users, job.optimizer.name) != users.end();
+               }};
   std::vector<std::string> sentences;
   for (const auto& [text, names] : abouts) {
     sentences.push_back(fmt::format("{}: {}.", fmt::join(names, ", "), text));

@@ -160,13 +160,12 @@ plan::Plan apply_all(const StrategySpec& strategy, const PlanRequest& request) {
 void fit_batch(plan::Plan& plan, const PlanRequest& request) {
   const auto data = data_ranks(plan);
   if (request.micro_batch > 0) {
-    const auto per_microbatch = request.micro_batch * data;
-    if (request.global_batch % per_microbatch != 0 && !request.round) {
+    if (request.global_batch % (request.micro_batch * data) != 0 && !request.round) {
       fail("plan",
            "batch.global must be a multiple of batch.micro x data ranks, but got {} for {} x {}",
            request.global_batch, request.micro_batch, data);
     }
-    const auto fitting = std::max<int64_t>(1, request.global_batch / per_microbatch);
+    const auto fitting = microbatches_of(plan, request.global_batch, request.micro_batch);
     if (plan.microbatches != 0 && plan.microbatches != fitting) {
       fail("plan",
            "the strategy asks for {} microbatches, but batch.micro = {} makes {}: remove one of "
@@ -188,6 +187,15 @@ plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request) {
   if (strategy.plan) {
     auto plan = *strategy.plan;
     for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
+    const auto micro = request.micro_batch;
+    if (micro > 0 && microbatches_of(plan, request.global_batch, micro) != plan.microbatches) {
+      fail("plan",
+           "the plan's steps have {} microbatch{}, but batch.micro = {} makes {}: remove it, or "
+           "make "
+           "a new plan",
+           plan.microbatches, plan.microbatches == 1 ? "" : "es", micro,
+           microbatches_of(plan, request.global_batch, micro));
+    }
     return plan;
   }
   plan::Plan plan;
@@ -261,6 +269,10 @@ void check_methods(const StrategySpec& strategy, const PlanRequest& request, con
     }
     throw;
   }
+}
+
+int64_t microbatches_of(const plan::Plan& plan, int64_t global, int64_t micro) {
+  return std::max<int64_t>(1, global / (micro * data_ranks(plan)));
 }
 
 int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {

@@ -154,6 +154,9 @@ std::string idle_sentence(const mesh::Axis& axis);
 // Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
 void fit_batch(plan::Plan& plan, const PlanRequest& request);
 
+// Returns how many microbatches of `micro` samples on each data rank a step of `global` samples has.
+int64_t microbatches_of(const plan::Plan& plan, int64_t global, int64_t micro);
+
 // Returns the samples of a step: `global`, or, where it does not divide over microbatches (of
 // `micro` samples where that is above 0) and data ranks, the most that do, at least one microbatch.
 int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro);

@@ -3,7 +3,10 @@
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/fail.h"
 #include "base/text/depth.h"
@@ -308,17 +311,30 @@ Precision parse_precision(const Field& field) {
   return precision;
 }
 
+// An object that has a key twice is refused: the parser alone would keep the last value.
+json parse_document(std::string_view text, const std::string& file) {
+  check_json_depth(text, "plan", file);
+  std::vector<std::set<std::string>> keys;  // of the objects that are being read, outermost first
+  const auto check = [&](int, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value).second) {
+      fail("plan", "{}: an object has the key \"{}\" twice", file, value.get<std::string>());
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, check);
+  } catch (const json::exception& e) {
+    fail("plan", "{}: the file is JSON, but got: {}", file, e.what());
+  }
+}
+
 }  // namespace
 
 Plan parse(std::string_view text, std::string_view file_name) {
   const std::string file(file_name);
-  check_json_depth(text, "plan", file);
-  json document;
-  try {
-    document = json::parse(text);
-  } catch (const json::exception& e) {
-    fail("plan", "{}: the file is JSON, but got: {}", file, e.what());
-  }
+  const auto document = parse_document(text, file);
   const Field root(document, file, "");
   if (root.at("format").text() != kFormat) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", kFormat));

@@ -37,6 +37,11 @@ class Parts {
   }
 
   std::vector<int> run() {
+    const auto& starts = pipeline_.starts;
+    for (auto start = starts.begin(); start != starts.end(); ++start) {
+      if (std::find(starts.begin(), start, *start) == start) continue;
+      fail("plan", "the starts of a pipeline are different scopes, but two are \"{}\"", *start);
+    }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
       const bool every = of_every_part(node);
@@ -55,7 +60,7 @@ class Parts {
            "a pipeline is cut where the forward pass first reaches a scope, in the order of its "
            "starts, but it does not reach \"{}\"{}{}",
            start, next_ > 0 ? " after \"" + pipeline_.starts[next_ - 1] + "\"" : "",
-           did_you_mean(start, scopes));
+           std::ranges::find(scopes, start) == scopes.end() ? did_you_mean(start, scopes) : "");
     }
     gather_where_used();
     return std::move(parts_);

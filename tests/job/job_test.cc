@@ -351,6 +351,31 @@ TEST_CASE("keys of bad steps that contradict each other are refused") {
              Catch::Contains("needs train.spike_loss or train.spike_norm above 0"));
 }
 
+TEST_CASE("a key without effect in its job is a warning with its place and condition") {
+  const auto warnings = [](std::string_view text, const Strings& overrides = {}) {
+    return parse("model.kind = \"gpt\"\n" + std::string(text), overrides).warnings.sentences;
+  };
+  CHECK(warnings("optimizer.momentum = 0.8\nlr_schedule.decay = 9") ==
+        Strings{"small.toml:2:22: optimizer.momentum has no effect: it needs optimizer.name to be "
+                "one of sgd, rmsprop, muon",
+                "small.toml:3:21: lr_schedule.decay has no effect: it needs lr_schedule.kind = "
+                "\"wsd\""});
+  CHECK(warnings("optimizer.momentum = 0.8", {"optimizer.name=sgd"}).empty());
+  CHECK(warnings("optimizer.betas = [0.8, 0.9]\noptimizer.name = \"muon\"").empty());  // AdamW's
+  CHECK(warnings("", {"train.sample_tokens=9"}) ==
+        Strings{"--set: train.sample_tokens has no effect: it needs train.samples"});
+  CHECK(warnings("train.sample_tokens = 9\ntrain.samples = \"a\"").empty());
+  CHECK(warnings("weight_decay_schedule.steps = 9").size() == 1);
+  CHECK(warnings("weight_decay_schedule.steps = 9\nweight_decay_schedule.start = 0.1").empty());
+  CHECK(warnings("data.template = \"{a}\"\ndata.broken_lines = \"skip\"").size() == 2);
+
+  // Defaults have none, and neither has the file that a run keeps.
+  for (const auto* kind : {"constant", "linear", "wsd"}) {
+    const auto job = parse("model.kind = \"gpt\"", {fmt::format("lr_schedule.kind={}", kind)});
+    CHECK(parse(to_toml(job, "")).warnings.sentences == Strings{});
+  }
+}
+
 TEST_CASE("the reference page is generated from the table") {
   CHECK(test::golden_difference("runtime/job.md", reference()) == "");
 }

@@ -172,6 +172,9 @@ TEST_CASE("an error in a plan file names the path in the file") {
   CHECK_THROWS_WITH(parse(with("\"bucket_bytes\": 1048576,", "")),
                     "[plan] plan: communication.bucket_bytes is missing");
   CHECK_THROWS_WITH(parse("{"), Catch::Contains("[plan] plan: the file is JSON"));
+  CHECK_THROWS_WITH(
+      parse(R"({"format": "perigee.plan/1", "mesh": {"a": 1, "b": {"a": 1}, "a": 2}})"),
+      Catch::Contains("[plan] plan: an object has the key \"a\" twice"));
   CHECK_THROWS_AS(parse(text.substr(0, text.size() / 2)), Error);
   CHECK_THROWS_AS(parse("[]"), Error);
 }

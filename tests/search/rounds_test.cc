@@ -103,7 +103,7 @@ TEST_CASE("the first part and the last need no block where they have parameters"
   // The other chain's epilogue is the loss, without parameters.
   ChainPlanner without_head({.blocks = 6, .batch = 8}, 2);
   CHECK_THROWS_WITH(without_head.candidates(on, pins),
-                    Catch::Contains("2 stages of 4 parts need as many blocks"));
+                    Catch::Contains("2 stages of 4 parts need 8 blocks"));
   // The search considers 4 chunks also without the pin.
   auto open = pins;
   open.erase("chunks");

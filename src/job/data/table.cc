@@ -1,7 +1,18 @@
 // The rows of the table of keys of [data] and [[data.sources]].
 #include "job/table.h"
 
+#include <algorithm>
+
 namespace perigee::job {
+namespace {
+
+// Returns whether a source of the job's data is of the kind.
+bool has(const Job& job, std::vector<std::string> SourceConfig::*kind) {
+  return std::ranges::any_of(job.data.token_sources(),
+                             [&](const auto& source) { return !(source.*kind).empty(); });
+}
+
+}  // namespace
 
 std::vector<JobKey> data_keys() {
   return {
@@ -43,7 +54,8 @@ std::vector<JobKey> data_keys() {
        .name = "token_type",
        .field = FIELD(j.data.token_type),
        .allowed = {"uint16", "uint32"},
-       .about = "Type of the ids in `tokens`."},
+       .about = "Type of the ids in `tokens`.",
+       .needs = NEEDS("files of tokens", has(j, &SourceConfig::tokens))},
       {.table = "data",
        .name = "tokenizer",
        .field = FIELD(j.data.tokenizer),
@@ -56,7 +68,8 @@ std::vector<JobKey> data_keys() {
        .name = "template",
        .field = FIELD(j.data.document),
        .about = "The document of a line of `jsonl`: `{name}` is the line's field of that name, a "
-                "string or a number; `{{` and `}}` are braces."},
+                "string or a number; `{{` and `}}` are braces.",
+       .needs = NEEDS("files of jsonl", has(j, &SourceConfig::jsonl))},
       {.table = "data",
        .name = "chat_template",
        .field = FIELD(j.data.chat_template),
@@ -75,7 +88,9 @@ std::vector<JobKey> data_keys() {
        .allowed = {"error", "skip"},
        .about =
            "Whether a line that gives no document (no JSON, a field is missing, a conversation "
-           "without an answer) is an error, or is left out and counted."},
+           "without an answer) is an error, or is left out and counted.",
+       .needs = NEEDS("files of jsonl or conversations",
+                      has(j, &SourceConfig::jsonl) || has(j, &SourceConfig::conversations))},
       {.table = "data",
        .name = "pack",
        .field = FIELD(j.data.pack),

@@ -193,9 +193,9 @@ std::vector<std::string> cut_blocks(const graph::Graph& graph, const PipelineCut
   const auto parts = cut.stages * cut.chunks;
   if (std::ssize(blocks) < parts) {
     fail("pipeline_parallel",
-         "{} stages of {} part{} need as many blocks, but {} has {}: name starts or blocks, or "
-         "make the axis smaller",
-         cut.stages, cut.chunks, cut.chunks == 1 ? "" : "s",
+         "{} stages of {} part{} need {} blocks, but {} has {}: name starts or blocks, or make the "
+         "axis smaller",
+         cut.stages, cut.chunks, cut.chunks == 1 ? "" : "s", parts,
          cut.patterns.empty() ? "the model" : cut.patterns.front(), blocks.size());
   }
   if (cut.balance == Balance::count) count_ops(graph, block_of, parts, blocks);

@@ -339,9 +339,10 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
     const int64_t most = chunks == 1 ? made.blocks : made.model.rules().most_parts(layers);
     if (choice.pipe * chunks > most && pins.starts.empty()) {
       made.why_not = fmt::format(
-          "[auto] {} stages of {} part{} need as many blocks, or parameters before or after them, "
-          "but the model has {} block{}",
-          choice.pipe, chunks, chunks == 1 ? "" : "s", made.blocks, made.blocks == 1 ? "" : "s");
+          "[auto] {} stages of {} part{} need {} blocks, or parameters before or after them, but "
+          "the model has {} block{}",
+          choice.pipe, chunks, chunks == 1 ? "" : "s", choice.pipe * chunks, made.blocks,
+          made.blocks == 1 ? "" : "s");
       return;
     }
     if (exists(*pins.schedule, chunks)) return put(*pins.schedule, chunks);

@@ -16,6 +16,7 @@
 #include "checkpoint/files.h"
 #include "data/files_record.h"
 #include "exec/op_threads.h"
+#include "methods/method.h"
 #include "train/commands/gradient_check.h"
 #include "train/generate/training_samples.h"
 #include "train/measure/recorded_profile.h"
@@ -66,17 +67,25 @@ RunOptions run_options(const Task& task, const job::Job& job) {
 }
 
 // Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for
-// a new run, another strategy, or another number of ranks.
+// a new run, another strategy, another number of ranks, or another batch.micro.
 std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
   if (!task.plan_file.empty() || task.strategy_given) return "";
   const auto file = folder.resumed_plan();
   if (file.empty()) return "";
   auto text = read_resumed_plan(file);
-  const auto before = plan::parse(text).mesh.size();
-  if (before == world) return text;
-  log::info("resumed with another number of ranks: {} became {}, so that a new plan is made",
-            before, world);
-  return "";
+  const auto plan = plan::parse(text);
+  if (plan.mesh.size() != world) {
+    log::info("resumed with another number of ranks: {} became {}, so that a new plan is made",
+              plan.mesh.size(), world);
+    return "";
+  }
+  const auto& batch = task.job.batch;
+  if (batch.micro > 0 &&
+      methods::microbatches_of(plan, batch.global, batch.micro) != plan.microbatches) {
+    log::info("resumed with batch.micro = {}, so that a new plan is made", batch.micro);
+    return "";
+  }
+  return text;
 }
 
 // Returns the page about the plan; "" where it cannot be made, since a run does not fail for it.
@@ -250,31 +259,36 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     samples.emplace(task, shared, session.connection, session.traces, file);
   }
 
-  // The rank's program, tensors and data.
-  phases.begin("compiling the program");
-  session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
-  auto& trainer = *session.trainer;
+  // The data, before memory is allocated: files that do not fit the job are errors soon.
   auto division = data::division_of(shared.plan);
   division.warn = root;
   data::Data data;
-  int64_t first = 1;         // the first step
-  std::string state = "{}";  // of the checkpoint
   const auto sources = job.data.token_sources();
   const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
   phases.begin(texts ? "tokenizing the text" : "opening the data");
   wait_for_work(*all, job, [&] {
     data = data::open_data(job, division, id_limit(shared.training));
     require_held_out(job, data.validation, root);
-    if (checkpoint.empty()) return;
-    phases.begin(fmt::format("loading {}", checkpoint));
-    const checkpoint::Checkpoint from(checkpoint);
-    trainer.load(from, [&](int64_t done, int64_t all) { phases.done(done, all); });
-    first = from.info().step + 1;
-    state = from.info().state;
   });
+
+  // The rank's program and tensors.
+  phases.begin("compiling the program");
+  session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
+  auto& trainer = *session.trainer;
+  int64_t first = 1;         // the first step
+  std::string state = "{}";  // of the checkpoint
+  const auto show = [&](int64_t done, int64_t bytes) { phases.done(done, bytes); };
   if (checkpoint.empty()) {
     phases.begin(job.train.weights.empty() ? "initialising the weights" : "loading the weights");
-    initialise(trainer, source.get(), [&](int64_t done, int64_t all) { phases.done(done, all); });
+    initialise(trainer, source.get(), show);
+  } else {
+    phases.begin(fmt::format("loading {}", checkpoint));
+    wait_for_work(*all, job, [&] {
+      const checkpoint::Checkpoint from(checkpoint);
+      trainer.load(from, show);
+      first = from.info().step + 1;
+      state = from.info().state;
+    });
   }
   phases.end();
   source.reset();
@@ -293,7 +307,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     folder->write_report(report);
   });
   auto saving = checkpoint_options(job, shared.plan, folder.get(), output.get());
-  saving.written = [&](int64_t done, int64_t all) { phases.done(done, all); };
+  saving.written = show;
   Checkpoints checkpoints(trainer, communicator, job, std::move(saving));
   if (copies_checkpoints(job)) checkpoints.reserve(job.train.checkpoint_every);
   LoopHooks hooks;

@@ -129,8 +129,8 @@ std::vector<std::string> check_job(const std::string& run, const job::Job& job) 
   if (changed.empty()) return job::adjusted_keys(before, job);
   const size_t shown = std::min<size_t>(changed.size(), 6);
   fail("run",
-       "a resumed run keeps its model, data, batch, optimizer and seed (learning rates, weight "
-       "decays, clip_norm and schedules may change), but in {}:\n  {}{}\nSet "
+       "a resumed run keeps its model, data, batch, optimizer and seed (batch.micro, learning "
+       "rates, weight decays, clip_norm and schedules may change), but in {}:\n  {}{}\nSet "
        "them back, or start a new run with another train.output",
        path, fmt::join(changed.begin(), changed.begin() + shown, "\n  "),
        shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");

@@ -35,15 +35,18 @@ void check_set(const methods::StrategySpec& strategy, const Job& job) {
   }
 }
 
-// Warns of each method that could not be applied to this device or model or has no effect, and of
-// each axis whose ranks repeat each other's work.
-void warn_of_no_effect(const plan::Plan& plan) {
+// Warns of each method that could not be applied to this device or model or has no effect.
+void warn_of_methods(const plan::Plan& plan) {
   for (const auto& decision : plan.decisions) {
     const auto& sentence = decision.sentence;
     if (sentence.starts_with("left out: ") || sentence.starts_with("has no effect")) {
       log::warn("{}: {}", decision.by, sentence);
     }
   }
+}
+
+// Warns of each axis whose ranks repeat each other's work.
+void warn_of_axes(const plan::Plan& plan) {
   for (const auto& axis : methods::idle_axes(plan)) {
     if (axis.name == "instance") continue;  // repeats on request
     log::warn("parallel_mode: {}: add the method that uses it, or leave it out",
@@ -57,6 +60,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
                      const Job& job, World world) {
   train::prepare_device(job);
   source->check(job);
+  for (const auto& warning : job.warnings.sentences) log::warn("{}", warning);
   auto strategy = given;
   if (StrategyAccess::is_auto(given) && !job.dialect.name.empty()) {
     strategy = Strategy::dialect(job.dialect, {.runtime_folder = world.runtime_folder});
@@ -114,7 +118,8 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
       request.graph = &captured.graph;
       check_set(resolved, job);
       for (const auto& warning : resolved.warnings) log::warn("{}", warning);
-      if (!resolved.plan) warn_of_no_effect(plan);
+      if (!resolved.plan) warn_of_methods(plan);
+      warn_of_axes(plan);
       methods::check_methods(resolved, request, plan, [&](plan::Plan made) {
         made.microbatches = plan.microbatches;
         plan::verify(made, captured.graph);

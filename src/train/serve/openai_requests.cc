@@ -238,6 +238,7 @@ AskedTexts read_openai_request(const TextService& service, const OpenAiOptions& 
   common.draw.seed = static_cast<uint64_t>(body.integer("seed", std::numeric_limits<int64_t>::min(),
                                                         std::numeric_limits<int64_t>::max(),
                                                         static_cast<int64_t>(seed)));
+  if (const auto wrong = wrong_option(common.draw)) refuse(wrong->name, wrong->message);
   common.stops = body.texts("stop", body.take("stop"));
   if (common.stops.size() > kMostStops) {
     refuse("stop", fmt::format("stop may have at most {} texts, but has {}", kMostStops,
@@ -257,7 +258,6 @@ AskedTexts read_openai_request(const TextService& service, const OpenAiOptions& 
   const auto* where = chat ? "messages" : "prompt";
   const bool echo = !chat && body.boolean("echo");
   try {
-    check(common.draw);
     const auto prompts = chat ? std::vector<std::vector<int64_t>>{read_conversation(service, body)}
                               : read_prompts(service, body.take("prompt"));
     int64_t longest = 0;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 namespace perigee::train {
 
@@ -14,6 +16,14 @@ struct DrawOptions {
   double repetition_penalty = 1;
   uint64_t seed = 0;
 };
+
+struct WrongOption {
+  std::string name;
+  std::string message;  // "top_p must be ..."
+};
+
+// Returns the first option that is out of range, or nothing.
+std::optional<WrongOption> wrong_option(const DrawOptions& options);
 
 // Throws Error naming the option that is out of range.
 void check(const DrawOptions& options);

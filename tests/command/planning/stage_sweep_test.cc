@@ -66,7 +66,7 @@ return function()
           else
             local why = ok and string.format("%.3g of %.3g bytes of memory", taken.peak_bytes, available) or taken
             local kind = ok and "memory" or why:find "must divide" and "divide"
-              or why:find "need as many blocks" and "blocks"
+              or why:find "stages of .* need .* blocks" and "blocks"
             assert(kind, text .. " is refused for another reason: " .. why)
             skipped[kind] = skipped[kind] + 1
             print("SKIPPED " .. text .. ": " .. why)

@@ -51,6 +51,15 @@ TEST_CASE("a run continues with its plan, on as many ranks") {
   CHECK_THAT(fewer.err,
              Contains("resumed with another number of ranks: 4 became 1, so that a new plan is "
                       "made"));
+  const auto smaller = job.good("train",
+                                "--set train.steps=7 --resume --nproc 1 --set batch.micro=1");
+  CHECK_THAT(smaller.err, Contains("resumed with batch.micro = 1, so that a new plan is made"));
+  const auto parts = nlohmann::json::parse(read(job.output() + "/plan.json"));
+  CHECK(parts.at("microbatches") == 8);
+  const auto refused = job.refused(
+      "train", "--overwrite --set batch.micro=2 --plan " + job.output() + "/plan.json");
+  CHECK_THAT(refused, Contains("the plan's steps have 8 microbatches, but batch.micro = 2 makes 4: "
+                               "remove it, or make a new plan"));
 }
 
 TEST_CASE("a folder with a run is neither overwritten nor continued by mistake") {

@@ -318,7 +318,7 @@ TEST_CASE("pipeline_parallel refuses models that it cannot divide") {
         "zb2p, zbv, "
         "v_half, v_min, dualpipe_v, looped_bfs, but got \"1f1p\", did you mean \"1f1b\"?");
   CHECK(refused(eight, "{}") ==
-        "[pipeline_parallel] 8 stages of 1 part need as many blocks, but blocks.* has 4: name "
+        "[pipeline_parallel] 8 stages of 1 part need 8 blocks, but blocks.* has 4: name "
         "starts or blocks, or make the axis smaller");
   CHECK(refused(two, R"({"starts": ["blocks.1", "blocks.2"]})") ==
         "[pipeline_parallel] starts must name the first scope of each part after the first, 1 for "
@@ -326,6 +326,12 @@ TEST_CASE("pipeline_parallel refuses models that it cannot divide") {
   CHECK(refused(two, R"({"starts": ["blocks.9"]})") ==
         "[plan] a pipeline is cut where the forward pass first reaches a scope, in the order of "
         "its starts, but it does not reach \"blocks.9\", did you mean \"blocks.0\"?");
+  const std::string three = R"([["pipe", 3]])";
+  CHECK(refused(three, R"({"starts": ["blocks.2", "blocks.1"]})") ==
+        "[plan] a pipeline is cut where the forward pass first reaches a scope, in the order of "
+        "its starts, but it does not reach \"blocks.1\" after \"blocks.2\"");
+  CHECK(refused(three, R"({"starts": ["blocks.2", "blocks.2"]})") ==
+        "[plan] the starts of a pipeline are different scopes, but two are \"blocks.2\"");
   CHECK(refused(two, R"({"schedule": "v_min"})") ==
         "[schedule] v_min exists for at least 4 stages, but got 2");
   CHECK(

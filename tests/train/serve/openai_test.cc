@@ -250,7 +250,8 @@ TEST_CASE("a request that is wrong is refused with its parameter, and takes no s
     return refused(server, "/v1/chat/completions", R"({"messages":)" + messages + "}");
   };
   const std::vector<std::tuple<json, std::string, json>> cases = {
-      {text(R"(,"temperature":-1)"), "temperature must be at least 0", "prompt"},
+      {text(R"(,"temperature":-1)"), "temperature must be at least 0", "temperature"},
+      {text(R"(,"top_p":1.5)"), "top_p must be above 0 and at most 1, but got 1.5", "top_p"},
       {text(R"(,"temperature":"hot")"), "temperature must be a number", "temperature"},
       {text(R"(,"n":0)"), "n must be an integer from 1 to 128, but got 0", "n"},
       {text(R"(,"n":101)"), "at most 100 texts, but asks for 101", "n"},
