@@ -166,7 +166,9 @@ std::string newest_checkpoint(const std::string& run) {
   return best ? best->path : "";
 }
 
-std::string find_checkpoint(const std::string& path) {
+std::string find_checkpoint(const std::string& given) {
+  auto path = given;
+  while (is_s3(path) && path.ends_with('/')) path.pop_back();
   const auto target = open_target(path);
   if (target->is_local() && !target->has_folder(path)) {
     fail("checkpoint", "a run or a checkpoint is a folder, but there is no folder {}", path);
@@ -176,7 +178,7 @@ std::string find_checkpoint(const std::string& path) {
   if (newest.empty()) {
     fail("checkpoint",
          "{} must hold a complete checkpoint (checkpoints/step-N with the mark COMPLETE), but it "
-         "holds none: start the run again with --overwrite",
+         "holds none: name another, or start the run again (perigee train)",
          path);
   }
   return newest;

@@ -75,7 +75,7 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
 
 // The sources that open_data chooses from, by the key of the job that names the files.
 Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit);  // data.token_sources()
-Data open_tensors(const job::Job& job);                                  // data.tensors
+Data open_tensors(const job::Job& job, const IdLimit& limit);            // data.tensors
 Data open_synthetic(const job::Job& job);                                // data.synthetic
 Data open_slices(const job::Job& job, Division division,
                  const IdLimit& limit);  // data.slice_files

@@ -98,6 +98,17 @@ std::string record_files(const std::vector<std::string>& files) {
   return json{{"files", list}}.dump(1) + "\n";
 }
 
+std::string sample_hash(const std::vector<std::string>& files) {
+  const auto last = std::max<size_t>(files.size(), 1) - 1;
+  const auto count = std::min<size_t>(files.size(), kPieces);
+  std::string hashes;
+  for (size_t i = 0; i < count; ++i) {
+    const Descriptor file(files[count == 1 ? 0 : last * i / (count - 1)]);
+    hashes += hash_of_pieces(file, file.size());
+  }
+  return fmt::format("{:016x}", XXH3_64bits(hashes.data(), hashes.size()));
+}
+
 void check_files(const std::string& record, const std::vector<std::string>& files) {
   if (record.empty()) return;
   check_json_depth(record, "data", "data.json");

@@ -25,7 +25,8 @@ struct Column {
 
 struct Table {
   std::vector<checkpoint::SafetensorsFile> files;
-  std::vector<int64_t> ends;  // samples up to and with each file
+  std::vector<std::string> paths;  // of these
+  std::vector<int64_t> ends;       // samples up to and with each file
   std::vector<Column> columns;
   Batch same;  // the tensors that are the same for all samples
 
@@ -58,6 +59,7 @@ void add_file(Table& table, const std::string& path, const job::DataConfig& data
     fail("data", "{} must hold the model's inputs as tensors, but it holds none", path);
   take_same(table, tensors, data, path);
   if (tensors.empty()) return table.files.pop_back();
+  table.paths.push_back(path);
   const int64_t samples = tensors.front().shape.empty() ? 0 : tensors.front().shape.front();
   const bool first = table.columns.empty();
   for (const auto& tensor : tensors) {
@@ -95,8 +97,10 @@ void add_file(Table& table, const std::string& path, const job::DataConfig& data
 
 class Rows : public DataSource {
  public:
-  Rows(std::shared_ptr<const Table> table, const job::Job& job, Range rows, Sampler sampler)
+  Rows(std::shared_ptr<const Table> table, const job::Job& job, const IdLimit& limit, Range rows,
+       Sampler sampler)
       : table_(std::move(table)),
+        limit_(limit),
         global_(job.batch.global),
         rows_(rows),
         sampler_(std::move(sampler)) {}
@@ -116,6 +120,7 @@ class Rows : public DataSource {
         const auto first = part == 0 ? 0 : table_->ends[part - 1];
         std::memcpy(out + i * column.row_bytes,
                     column.parts[part].data() + (row - first) * column.row_bytes, column.row_bytes);
+        if (column.name == "tokens") check_ids(tensor[i], table_->paths[part], row - first);
       }
       batch[column.name] = tensor;
     }
@@ -132,7 +137,17 @@ class Rows : public DataSource {
   }
 
  private:
+  void check_ids(const at::Tensor& ids, const std::string& path, int64_t sample) const {
+    if (limit_.below == 0 || ids.scalar_type() != at::kLong || ids.numel() == 0) return;
+    const auto [least, most] = ids.aminmax();
+    const auto low = least.item<int64_t>(), high = most.item<int64_t>();
+    if (low >= 0 && high < limit_.below) return;
+    fail("data", "token ids must be at least 0 and below {} = {}, but sample {} of {} has {}",
+         limit_.why, limit_.below, sample, path, low < 0 ? low : high);
+  }
+
   std::shared_ptr<const Table> table_;
+  IdLimit limit_;
   int64_t global_;
   Range rows_;
   Sampler sampler_;
@@ -140,7 +155,7 @@ class Rows : public DataSource {
 
 }  // namespace
 
-Data open_tensors(const job::Job& job) {
+Data open_tensors(const job::Job& job, const IdLimit& limit) {
   auto table = std::make_shared<Table>();
   for (const auto& path : job.data.files) add_file(*table, path, job.data);
   const auto held_out = static_cast<int64_t>(double(table->size()) * job.data.validation);
@@ -149,10 +164,11 @@ Data open_tensors(const job::Job& job) {
     fail("data", "data must hold at least one sample for training, but it holds {}", table->size());
   Data data;
   for (const auto& column : table->columns) data.fields.push_back(column.name);
-  data.training = std::make_unique<Rows>(table, job, Range{0, trained}, make_sampler(job));
+  data.training = std::make_unique<Rows>(table, job, limit, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_out / job.batch.global;
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Rows>(table, job, Range{trained, held_out}, sequential);
+    data.validation.data = std::make_unique<Rows>(table, job, limit, Range{trained, held_out},
+                                                  sequential);
   }
   return data;
 }

@@ -67,10 +67,10 @@ struct Executor::Impl {
   RecordedStep* recorded = nullptr;  // while its work is submitted
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
-    return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
-                       instruction.scope,
-                       instruction.phase == graph::Phase::forward ? "forward" : "backward",
-                       section.name());
+    const auto* op = instruction.op.empty() ? "the wait for a collective" : instruction.op.c_str();
+    return fmt::format(
+        "rank {}: {} in scope \"{}\" ({}, section {})", program.rank, op, instruction.scope,
+        instruction.phase == graph::Phase::forward ? "forward" : "backward", section.name());
   }
 
   [[noreturn]] void fail_instruction(const compile::Run& run, const Instruction& instruction,

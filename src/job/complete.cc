@@ -310,15 +310,26 @@ class Completer {
 
   void warnings() {
     ListEntry unused;
-    job_.warnings.sentences.clear();
+    auto& sentences = job_.warnings.sentences;
+    sentences.clear();
     for (const auto& key : keys()) {
       if (!key.needs.holds || key.needs.holds(job_)) continue;
       const bool is_default = key.field ? is_initial(key, job_, unused)
                                         : job_.optimizer.options.at(key.name) ==
                                               option_default(job_.optimizer.name, key.name);
       if (is_default) continue;
-      job_.warnings.sentences.push_back(fmt::format(
-          "{}{} has no effect: it needs {}", where_(key.path()), key.path(), key.needs.text));
+      sentences.push_back(fmt::format("{}{} has no effect: it needs {}", where_(key.path()),
+                                      key.path(), key.needs.text));
+    }
+    if (job_.model.kind != "hf" || !job_.train.weights.empty()) return;
+    for (const auto* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      const auto file = std::filesystem::path(job_.model.text("folder")) / name;
+      std::error_code ignored;
+      if (!std::filesystem::exists(file, ignored)) continue;
+      sentences.push_back(
+          fmt::format("{}{} is not read: save the model as safetensors files (transformers: "
+                      "save_pretrained)",
+                      where_("model.folder"), file.string()));
     }
   }
 

@@ -243,7 +243,8 @@ struct Dialect {
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };
 
-// Sentences about keys that have other values than their defaults, but no effect in their job:
+// Sentences about keys that have other values than their defaults, but no effect in their job, and
+// about files of weights that are not read:
 // complete() makes them, make_plan() logs them. They name places in files, so that equal jobs may
 // have different ones.
 struct JobWarnings {

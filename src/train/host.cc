@@ -56,7 +56,9 @@ class TorchHost : public Host {
   int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
 
   job::HostAgreement agreement(const Task& task, const std::string& secret) override {
-    const auto settings = shared_settings(completed(task));
+    auto settings = shared_settings(completed(task));
+    const auto own = task_settings(task);
+    settings.insert(settings.end(), own.begin(), own.end());
     return {exec::print_settings(settings),
             [settings](const std::string& others) {
               return exec::settings_difference(others, "this host", settings);

@@ -147,7 +147,7 @@ void check_store(const std::string& run) {
   for (const int64_t step : {1, 2, 3}) write_checkpoint(run, step, kMesh, kTensors, 2);
   CHECK(members(*target, store) == Names{"step-2/", "step-3/"});
   CHECK(members(*target, inside(store, "step-3")).size() == 6);  // 4 ranks, index, mark
-  const Checkpoint checkpoint(find_checkpoint(run));
+  const Checkpoint checkpoint(find_checkpoint(run + "/"));
   CHECK(checkpoint.folder() == inside(store, "step-3"));
   CHECK(run_of(checkpoint.folder()) == run);
   CHECK(run_of(checkpoint.folder() + "/") == run);

@@ -351,6 +351,33 @@ TEST_CASE("an input without a batch dim is read from one file, or generated once
   CHECK(!first.at("x")[0].equal(later.at("x")[0]));
 }
 
+TEST_CASE("a token id of a tensor that the model does not take is named with its sample") {
+  Folder folder;
+  std::vector<int64_t> ids{1, 2, 3, 4, 5, 6};
+  const auto path = folder.at("a.safetensors");
+  const auto read = [&](int64_t below) {
+    checkpoint::write_safetensors(
+        path, std::vector<checkpoint::TensorBytes>{
+                  {"tokens", graph::DType::int64, {3, 2}, std::as_bytes(std::span(ids))}});
+    const auto job = job_of(folder,
+                            "tensors = \"a.safetensors\"\nsampler = \"sequential\"\n"
+                            "validation = 0",
+                            "gpt", "[batch]\nglobal = 3");
+    return error_of([&] {
+      data::open_data(job, {}, {.below = below, .why = "rows"}).training->at(1, {0, 3});
+    });
+  };
+  CHECK(read(7) == "nothing was thrown");
+  CHECK(read(0) == "nothing was thrown");
+  CHECK(
+      read(6) ==
+      fmt::format("[data] token ids must be at least 0 and below rows = 6, but sample 2 of {} has "
+                  "6",
+                  path));
+  ids[2] = -1;
+  CHECK_THAT(read(7), Catch::EndsWith("but sample 1 of " + path + " has -1"));
+}
+
 TEST_CASE("rows of tensors are samples, over all files") {
   Folder folder;
   const auto write = [&](const std::string& name, int64_t first, int64_t count) {

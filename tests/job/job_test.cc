@@ -413,3 +413,20 @@ TEST_CASE("a job with a Hugging Face folder has the folder's tokenizer unless it
   folder.add("other.model", "");
   CHECK(tokenizer("tokenizer = \"other.model\"\n") == folder.at("other.model"));
 }
+
+TEST_CASE("a Hugging Face folder whose weights are pickled is a warning") {
+  const Folder folder;
+  folder.add("model/config.json", "{}");
+  const auto warnings = [&] {
+    return Job::parse("[model]\nkind = \"hf\"\nfolder = \"model\"\n", folder.at("a.toml"))
+        .warnings.sentences;
+  };
+  CHECK(warnings().empty());
+  const auto pickled = folder.add("model/pytorch_model.bin", "");
+  REQUIRE(warnings().size() == 1);
+  CHECK_THAT(warnings()[0], Catch::Contains("a.toml:3:10: " + pickled +
+                                            " is not read: save the "
+                                            "model as safetensors"));
+  folder.add("model/model.safetensors", "");
+  CHECK(warnings().empty());
+}

@@ -7,10 +7,12 @@
 
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "exec/comm/threads.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/golden.h"
 #include "tests/support/s3_server.h"
 #include "tests/support/temporary_folder.h"
+#include "train/output/shared_folder.h"
 
 namespace fs = std::filesystem;
 using namespace perigee;
@@ -272,6 +274,27 @@ TEST_CASE("a resumed run may change its rates and schedules, and says which") {
                                  "lr_schedule.kind: \"cosine\" became \"constant\"",
                                  "train.steps: 200 became 400"});
   CHECK(RunFolder(job_of(folder), {.resume = true}).changes().empty());
+}
+
+TEST_CASE("ranks that do not see the run's folder are named before the first step") {
+  Folder folder, other;
+  const auto check = [&](const std::string& of_rank_1) {
+    return test::error_of([&] {
+      exec::run_ranks(3, [&](exec::Communicator& rank) {
+        job::Job job;
+        job.cluster.timeout = 2;
+        job.train.output = rank.rank() == 1 ? of_rank_1 : folder.path();
+        train::require_shared_folder(job, rank);
+      });
+    });
+  };
+  CHECK(check(folder.path()) == "nothing was thrown");
+  CHECK(check(other.path()) ==
+        fmt::format("[checkpoint] train.output must be on a file system that all ranks share, but "
+                    "rank 1 does not see in {} what rank 0 writes there: share the folder, or set "
+                    "train.checkpoint_target = \"s3://BUCKET/PREFIX\"",
+                    other.path()));
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("a folder is locked by one run at a time, and a killed run releases it") {

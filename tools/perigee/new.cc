@@ -40,7 +40,7 @@ const std::map<std::string, Start>& starts() {
         "{0} holds\n"
         "  job.toml       what to train\n"
         "  strategy.lua   how to spread it over ranks\n"
-        "  model.py       a model in PyTorch, and export.py, which writes it as an archive\n"
+        "  model.py       a model in PyTorch (2.11), and export.py, which writes it as an archive\n"
         "  text.txt       the text that it learns: two novels by Jane Austen\n",
         "python3 {2} && {1} train {0}"}},
   };

@@ -137,6 +137,7 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
   if (task.strategy_given) task.job.dialect = {};
   task.plan_file = options.plan;
   task.hosts = options.nodes;
+  task.restarts = options.max_restarts > 0 || options.least_nodes < options.nodes;
   std::unique_ptr<lua::StrategyScript> opened;
   if (task.plan_file.empty()) opened = open_script(task, script);
   if (opened && !opened->set().empty()) {
@@ -243,6 +244,14 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
 train::Task make_running_task(const JobOptions& options) {
   const auto place = job::place_from_environment();
   auto [task, function_makes_mesh] = read_task(options, place);
+  if (!place && options.nodes == 1) {
+    for (const auto& [option, value] : {std::pair{"--rendezvous", options.rendezvous},
+                                        std::pair{"--interface", options.interface},
+                                        std::pair{"--secret-file", options.secret_file}}) {
+      if (!value.empty())
+        log::warn("{} has no effect: all ranks are on one node (--nodes)", option);
+    }
+  }
   if (function_makes_mesh) ask_function(task);
   if (!place) check_ranks_of_mesh(task);
   return task;

@@ -110,6 +110,7 @@ InitialWeights::InitialWeights(const std::string& path, const job::ModelConfig& 
       if (!files_.find(in_files(name))) missing.push_back(in_files(name));
     }
   }
+  if (tied && used->names) require_tied();
   std::vector<std::string> extra;
   for (const auto& name : files_.names()) {
     if (known.contains(name) || (used->names && used->names->is_unused(name, tied))) continue;
@@ -137,6 +138,18 @@ InitialWeights::InitialWeights(const std::string& path, const job::ModelConfig& 
        "train.weights holds the {} tensors of the model and no others (train.initialise = true "
        "permits both, and the model initialises missing ones), but of those in {}, {}",
        wanted_, path, fmt::join(reasons, "; "));
+}
+
+void InitialWeights::require_tied() const {
+  const auto* head = files_.find("lm_head.weight");
+  const auto embed = found_.find("embed.weight");
+  if (!head || embed == found_.end()) return;
+  const auto& rows = *embed->second.stored[0];
+  if (head->shape == rows.shape && std::ranges::equal(head->bytes, rows.bytes)) return;
+  fail("weights",
+       "the model's head is its embedding, but {} has a head of its own, lm_head.weight with other "
+       "values than {}: set tie_word_embeddings = false in config.json, or model.tied = false",
+       files_.path(), rows.name);
 }
 
 void InitialWeights::read(std::string_view name, const std::vector<mesh::Range>& ranges,

@@ -54,6 +54,8 @@ class InitialWeights {
   std::optional<Found> look_up(const WantedTensor& wanted, const std::optional<hf::Names>& names,
                                bool without_prefix) const;
   void check(const WantedTensor& wanted, const Found& found) const;
+  // Throws Error where the head is the embedding, and the files have a head with other values.
+  void require_tied() const;
 
   WeightFiles files_;
   std::map<std::string, Found, std::less<>> found_;

@@ -31,6 +31,22 @@ std::optional<graph::Adapters> adapters_of_run(const std::string& run,
   return plan::parse(text, inside(run, "plan.json")).adapters;
 }
 
+void require_scale_of_run(const std::optional<graph::Adapters>& adapters,
+                          const Checkpoint& checkpoint) {
+  if (!adapters) return;
+  const auto run = run_of(checkpoint.folder());
+  const auto trained = adapters_of_run(run, checkpoint);
+  if (!trained || trained->scale() == adapters->scale()) return;
+  const auto text = [](const graph::Adapters& a) {
+    return fmt::format("alpha = {:g}, rank = {}{}", a.alpha, a.rank, a.rslora ? ", rslora" : "");
+  };
+  fail("lora",
+       "the adapters of {} keep the scale that they were trained with, {:.4g} ({}), but the "
+       "strategy "
+       "has {:.4g} ({}): set alpha back",
+       checkpoint.folder(), trained->scale(), text(*trained), adapters->scale(), text(*adapters));
+}
+
 bool is_of_adapter(const std::optional<graph::Adapters>& adapters, std::string_view name) {
   return adapters && std::ranges::any_of(adapters->weights, [&](const std::string& weight) {
            return name == graph::adapter_a(weight) || name == graph::adapter_b(weight);

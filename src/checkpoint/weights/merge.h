@@ -16,6 +16,11 @@ namespace perigee::checkpoint {
 std::optional<graph::Adapters> adapters_of_run(const std::string& run,
                                                const Checkpoint& checkpoint);
 
+// Throws Error where the run's plan has other scales of its adapters than `adapters`, with which the
+// checkpoint's products would have other values. Passes where one of them has no adapters.
+void require_scale_of_run(const std::optional<graph::Adapters>& adapters,
+                          const Checkpoint& checkpoint);
+
 // Returns whether the tensor is A or B of an adapter.
 bool is_of_adapter(const std::optional<graph::Adapters>& adapters, std::string_view name);
 

@@ -12,10 +12,12 @@
 #include "base/log_format.h"
 #include "base/terminal/phases.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights/merge.h"
 #include "text/documents/end_of_text.h"
 #include "text/tokenizer.h"
 #include "train/output/run_folder.h"
 #include "train/run/loop.h"
+#include "train/step/step_data.h"
 #include "train/step/token_input.h"
 
 namespace perigee::train {
@@ -71,6 +73,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
                                                   session.traces);
   auto& trainer = *session.trainer;
   const checkpoint::Checkpoint from(folder);
+  checkpoint::require_scale_of_run(shared.plan.adapters, from);
   phases.begin(fmt::format("loading {}", folder));
   const auto show = [&](int64_t done, int64_t all) { phases.done(done, all); };
   trainer.load(from, show);
@@ -78,6 +81,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   auto division = data::division_of(shared.plan);
   division.warn = session.communicator->rank() == 0;
   auto data = data::open_data(session.job, division, id_limit(shared.training));
+  check_data(session.job, shared.training, *data.training, division.warn);
   if (data.validation.batches == 0) {
     fail("data",
          "evaluation needs a held-out global batch, but data.validation = {} leaves none: raise "

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/fail.h"
@@ -14,6 +15,7 @@
 #include "base/terminal/phases.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
+#include "checkpoint/weights/merge.h"
 #include "data/files_record.h"
 #include "exec/op_threads.h"
 #include "methods/method.h"
@@ -24,6 +26,7 @@
 #include "train/output/metrics.h"
 #include "train/output/progress.h"
 #include "train/output/run_folder.h"
+#include "train/output/shared_folder.h"
 #include "train/plan/predict_memory.h"
 #include "train/plan/step_prediction.h"
 #include "train/plan/task_plan.h"
@@ -31,6 +34,7 @@
 #include "train/ranks/wait_for_work.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
+#include "train/step/step_data.h"
 #include "train/step/step_spec.h"
 #include "train/step/token_input.h"
 #include "train/task/open_model.h"
@@ -66,6 +70,17 @@ RunOptions run_options(const Task& task, const job::Job& job) {
   return {!task.resume_from.empty(), task.resume_from, true};
 }
 
+// Returns the methods of a plan that a strategy named, "fsdp, lora"; "" where the search of "auto"
+// made the plan.
+std::string named_methods(const plan::Plan& plan) {
+  std::set<std::string> methods;
+  for (const auto& decision : plan.decisions) {
+    if (decision.by == "auto") return "";
+    if (decision.by != "batch" && decision.by != "module_replace") methods.insert(decision.by);
+  }
+  return fmt::format("{}", fmt::join(methods, ", "));
+}
+
 // Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for
 // a new run, another strategy, another number of ranks, or another batch.micro.
 std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
@@ -74,18 +89,22 @@ std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t worl
   if (file.empty()) return "";
   auto text = read_resumed_plan(file);
   const auto plan = plan::parse(text);
+  const auto& [global, micro, round] = task.job.batch;
+  std::string change;
   if (plan.mesh.size() != world) {
-    log::info("resumed with another number of ranks: {} became {}, so that a new plan is made",
-              plan.mesh.size(), world);
-    return "";
+    change = fmt::format("another number of ranks: {} became {}", plan.mesh.size(), world);
+  } else if (micro > 0 && methods::microbatches_of(plan, global, micro) != plan.microbatches) {
+    change = fmt::format("batch.micro = {}", micro);
   }
-  const auto& batch = task.job.batch;
-  if (batch.micro > 0 &&
-      methods::microbatches_of(plan, batch.global, batch.micro) != plan.microbatches) {
-    log::info("resumed with batch.micro = {}, so that a new plan is made", batch.micro);
-    return "";
+  if (change.empty()) return text;
+  const auto& dialect = task.job.dialect.name;
+  const auto planner = dialect.empty() ? "strategy " + task.strategy : "[" + dialect + "]";
+  log::info("resumed with {}, so that a new plan is made by {}", change, planner);
+  const auto methods = named_methods(plan);
+  if (dialect.empty() && task.strategy == "auto" && !methods.empty()) {
+    log::warn("a strategy had named the run's methods, {}: give --strategy to keep them", methods);
   }
-  return text;
+  return "";
 }
 
 // Returns the page about the plan; "" where it cannot be made, since a run does not fail for it.
@@ -218,6 +237,8 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     folder = std::make_unique<RunFolder>(job, run_options(task, job));
     data::check_files(folder->resumed_data(), job.data.files);
   });
+  const bool writes_together = job.train.checkpoint_target.empty() && !job.train.forward_only;
+  if (writes_together) require_shared_folder(job, communicator);
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
     if (root) {
@@ -234,14 +255,17 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   std::shared_ptr<const ModelSource> source;
   Strategy strategy;   // on rank 0
   std::string report;  // on rank 0
-  const auto& shared = plan_session(task, session, plan_text, source,
-                                    [&](const CompiledPlan& compiled) {
-                                      require_trained(job, compiled.planned.captured.graph);
-                                      strategy = compiled.planned.strategy;
-                                      report = report_of(compiled, task.runtime_folder);
-                                      if (job.train.check_gradients && checkpoint.empty())
-                                        require_gradients(task, plan_text);
-                                    });
+  const auto& shared = plan_session(
+      task, session, plan_text, source, [&](const CompiledPlan& compiled) {
+        require_trained(job, compiled.planned.captured.graph);
+        strategy = compiled.planned.strategy;
+        report = report_of(compiled, task.runtime_folder);
+        if (!checkpoint.empty()) {
+          checkpoint::require_scale_of_run(compiled.planned.plan.adapters,
+                                           checkpoint::Checkpoint(checkpoint));
+        }
+        if (job.train.check_gradients && checkpoint.empty()) require_gradients(task, plan_text);
+      });
   if (shared.plan.mesh.size() != communicator.world()) {
     fail("plan",
          "the plan's mesh must have the {} ranks of this run, but it has {}: start {} rank{} "
@@ -268,6 +292,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   phases.begin(texts ? "tokenizing the text" : "opening the data");
   wait_for_work(*all, job, [&] {
     data = data::open_data(job, division, id_limit(shared.training));
+    check_data(job, shared.training, *data.training, root);
     require_held_out(job, data.validation, root);
   });
 

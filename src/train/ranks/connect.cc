@@ -29,7 +29,8 @@ std::shared_ptr<exec::SharedMemory> shared_memory(const job::Job& job,
   }
 }
 
-exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
+exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place,
+                                   const exec::Settings& settings) {
   exec::RendezvousOptions options;
   options.host = place.host;
   options.port = place.port;
@@ -45,12 +46,15 @@ exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& pl
   options.interface = place.interface;
   options.secret = place.secret;
   options.settings = shared_settings(job);
+  options.settings.insert(options.settings.end(), settings.begin(), settings.end());
+  options.settings.emplace_back("the number of ranks", std::to_string(place.world));
   return options;
 }
 
 }  // namespace
 
-Connection connect(const job::Job& job, const job::RankPlace& place) {
+Connection connect(const job::Job& job, const job::RankPlace& place,
+                   const exec::Settings& settings) {
   Connection made;
   made.local_ranks = place.local_world;
   const bool gpu = uses_gpu(job, place.rank == 0);
@@ -72,7 +76,7 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
           place.port, place.host);
     }
   }
-  const auto options = rendezvous(job, place);
+  const auto options = rendezvous(job, place, settings);
   made.communicator = made.tensors = exec::process_communicator({.rendezvous = options,
                                                                  .carrier = carrier_of(job),
                                                                  .local_ranks = place.local_world,

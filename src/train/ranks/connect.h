@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "exec/comm/agreement.h"
 #include "exec/comm/communicator.h"
 #include "exec/device.h"
 #include "job/job.h"
@@ -21,8 +22,10 @@ struct Connection {
 
 // Returns the rank's connection once all ranks have called it; a single rank needs no network.
 // Ranks with a GPU each exchange tensors by NCCL; ranks that share one GPU, through the host.
-// Throws Error when the ranks do not meet within cluster.timeout, or as open_device.
-Connection connect(const job::Job& job, const job::RankPlace& place);
+// `settings` are compared with rank 0's, beside the job's own. Throws Error when they differ, when the
+// ranks do not meet within cluster.timeout, or as open_device.
+Connection connect(const job::Job& job, const job::RankPlace& place,
+                   const exec::Settings& settings = {});
 
 // Returns the connections of `count` ranks that are threads of this process.
 std::vector<Connection> connect_threads(const job::Job& job, int64_t count);

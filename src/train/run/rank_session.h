@@ -19,6 +19,7 @@
 #include "train/plan/step_prediction.h"
 #include "train/ranks/blueprint.h"
 #include "train/ranks/connect.h"
+#include "train/ranks/shared_settings.h"
 #include "train/step/rank_trainer.h"
 #include "train/task/open_model.h"
 #include "train/task/task.h"
@@ -81,7 +82,7 @@ template <class Body>
 auto run_session(const Task& task, const job::RankPlace& place, const Body& body) {
   const auto job = completed(task);
   if (!job.cluster.in_process || place.world == 1) {
-    return run_rank(task, connect(job, place), body);
+    return run_rank(task, connect(job, place, task_settings(task)), body);
   }
   auto connections = connect_threads(job, place.world);
   std::exception_ptr first;

@@ -1,29 +1,60 @@
 #include "train/step/step_data.h"
 
+#include <fmt/ranges.h>
+
 #include "base/fail.h"
+#include "base/log_format.h"
+#include "exec/tensor.h"
 #include "train/step/initial_values.h"
+#include "train/step/token_input.h"
 
 namespace perigee::train {
 namespace {
 
 using Kind = compile::Binding::Kind;
 
+const at::Tensor& find_field(const Batch& batch, const std::string& name) {
+  const auto field = batch.find(name);
+  if (field != batch.end()) return field->second;
+  std::vector<std::string> names;
+  for (const auto& [known, tensor] : batch) names.push_back(known);
+  fail("data", "the data must have the model's input \"{}\", but there is none{}", name,
+       did_you_mean(name, names));
+}
+
 // Returns the rank's part of a tensor of a batch that has only the rank's samples.
 at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
-  const auto field = batch.find(binding.name);
-  if (field == batch.end()) {
-    std::vector<std::string> names;
-    for (const auto& [known, tensor] : batch) names.push_back(known);
-    fail("data", "the data must have the model's input \"{}\", but there is none{}", binding.name,
-         did_you_mean(binding.name, names));
-  }
+  const auto& field = find_field(batch, binding.name);
   auto ranges = binding.ranges;
-  if (ranges.empty()) return field->second;
+  if (ranges.empty()) return field;
   if (binding.batched) ranges.front().begin = 0;
-  return part_of(field->second, ranges);
+  return part_of(field, ranges);
 }
 
 }  // namespace
+
+void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns) {
+  const auto batch = data.at(0, {0, 1});
+  for (const auto& input : graph.inputs) {
+    if (!reads_input(graph, input.name)) continue;
+    const auto& field = find_field(batch, input.name);
+    const auto& type = graph.type(input.value);
+    const auto text = [&](graph::DType dtype, std::vector<int64_t> shape) {
+      if (input.batched && !shape.empty()) shape.erase(shape.begin());
+      return fmt::format("{} [{}]", graph::name_of(dtype), fmt::join(shape, ", "));
+    };
+    const auto wanted = text(type.dtype, type.shape);
+    const auto given = text(exec::dtype_of(field.scalar_type()), field.sizes().vec());
+    if (wanted == given) continue;
+    fail("data", "{} \"{}\" must be {}, as the model takes it, but is {}: change the {}",
+         input.batched ? "each sample of the input" : "the input", input.name, wanted, given,
+         job.data.tensors.empty() ? "data or the model" : "files, data.sequence or the model");
+  }
+  for (const auto& [name, tensor] : batch) {
+    if (!warns || job.data.tensors.empty() || reads_input(graph, name)) continue;
+    log::warn("data.tensors has \"{}\", but the model does not read it", name);
+  }
+}
 
 std::vector<std::map<std::string, at::Tensor>> step_data(const compile::Program& program,
                                                          int64_t global_batch, int64_t step,

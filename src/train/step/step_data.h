@@ -10,8 +10,15 @@
 
 #include "compile/program.h"
 #include "data/data.h"
+#include "graph/graph.h"
+#include "job/job.h"
 
 namespace perigee::train {
+
+// Throws Error where the data lack an input that the model reads, or a sample of one has another
+// shape or type than the model's. Warns, where `warns`, of tensors of data.tensors that the model
+// does not read.
+void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns);
 
 // Returns the program's data tensors by name, one map for each microbatch, with this rank's part of
 // the step's `global_batch` samples. Throws Error for a tensor that the data lacks.

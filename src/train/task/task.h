@@ -25,6 +25,8 @@ struct Task {
   int64_t world = 1;
   bool world_given = false;  // by a launcher, --nproc or cluster.ranks
   int64_t hosts = 1;         // that the ranks are on, by --nodes
+  // The launchers start ranks again after a failure, by what each knows of the run.
+  bool restarts = false;
   double script_seconds = 5;
   int64_t script_megabytes = 256;
   // Receives, on rank 0, a Chrome trace of all ranks in the second step (or the only one), once

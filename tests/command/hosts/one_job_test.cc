@@ -30,7 +30,9 @@ class TwoTrainings {
 
  private:
   std::vector<std::string> words(const TrainingJob& job, int node, const std::string& more) const {
-    return job.words("train", "--overwrite --nproc 1 --nodes 2 --rendezvous 127.0.0.1:" + port_ +
+    const bool resumes = more.find("--resume") != std::string::npos;
+    return job.words("train", std::string(resumes ? "" : "--overwrite ") +
+                                  "--nproc 1 --nodes 2 --rendezvous 127.0.0.1:" + port_ +
                                   " --node-rank " + std::to_string(node) + " " + more);
   }
 
@@ -84,6 +86,51 @@ TEST_CASE("data files of one name and another size are another job") {
   const auto shorter = job.folder().write("novels.txt", text.substr(0, text.size() / 2));
   CHECK_THAT(refused(job, "", "--set data.text=[\"" + shorter + "\"]"),
              Contains("the size of the data's files is " + std::to_string(text.size()) + " bytes"));
+  auto other_text = text;
+  other_text[0] = other_text[0] == 'x' ? 'y' : 'x';
+  const auto other = job.folder().write("novels.txt", other_text);
+  const auto refusal = refused(job, "", "--set data.text=[\"" + other + "\"]");
+  CHECK_THAT(refusal, Contains("the hash of parts of the data's files is ") && !Contains("size"));
+}
+
+TEST_CASE("hosts with another strategy or plan, or another kind of start, are refused") {
+  const TrainingJob job;
+  CHECK_THAT(refused(job, "--strategy ddp", "--strategy fsdp"),
+             Contains("the strategy is ddp.lua (hash ") && Contains(" on rank 0 and fsdp.lua"));
+  const std::string script = "return { require('perigee.methods').gradient_accumulation";
+  const auto two = job.folder().write("s.lua", script + " { microbatches = 2 } }");
+  std::filesystem::create_directory(job.folder() / "other");
+  const auto four = job.folder().write("other/s.lua", script + " { microbatches = 4 } }");
+  CHECK_THAT(refused(job, "--strategy " + two, "--strategy " + four),
+             Contains("the strategy is s.lua (hash ") && Contains(" on rank 0 and s.lua (hash "));
+  CHECK_THAT(refused(job, "", "--resume"),
+             Contains("--overwrite is given on rank 0 and not given on rank 1") &&
+                 Contains("--resume is not given on rank 0 and given on rank 1"));
+}
+
+TEST_CASE("hosts that count different ranks are refused at once") {
+  const TrainingJob job;
+  const auto check = [&](const std::string& here, const std::string& there,
+                         const std::string& counts) {
+    const auto port = std::to_string(free_port());
+    const auto words = [&](const std::string& node, const std::string& more) {
+      return job.words("train", "--overwrite --rendezvous 127.0.0.1:" + port + " --node-rank " +
+                                    node + " " + more);
+    };
+    Process first(words("0", here), job.how()), second(words("1", there), job.how());
+    const double started = now();
+    for (auto* host : {&first, &second}) {
+      const auto ran = host->wait();
+      INFO(ran.err);
+      CHECK(ran.status == 2);
+      CHECK_THAT(ran.err, Contains("the number of ranks is " + counts));
+    }
+    CHECK(now() - started < 5);
+  };
+  check("--nproc 1 --nodes 2", "--nproc 1 --nodes 3", "2 on rank 0 and 3 on rank 1");
+  check("--nproc 1 --nodes 3", "--nproc 1 --nodes 2", "3 on rank 0 and 2 on rank 1");
+  check("--nproc 1 --nodes 2", "--nproc 2 --nodes 2", "2 on rank 0 and 4 on rank 2");
+  check("--nproc 2 --nodes 2", "--nproc 1 --nodes 2", "4 on rank 0 and 2 on rank 1");
 }
 
 TEST_CASE("two processes of one rank are refused") {

@@ -38,6 +38,16 @@ TEST_CASE("a run with adapters is resumed, evaluated, sampled and exported") {
             .contains("val_loss"));
   CHECK_THAT(job.refused("evaluate", options),
              Contains("has adapters (") && Contains("add the method lora to the strategy"));
+  auto scaled = kStrategy;
+  scaled.replace(scaled.find("alpha = 4"), 9, "alpha = 6");
+  const auto other = job.folder().write("other.lua", scaled);
+  for (const char* command : {"evaluate", "train"}) {
+    const bool trains = command == std::string("train");
+    CHECK_THAT(job.refused(command, options + (trains ? "--resume --set train.steps=6 " : "") +
+                                        "--strategy " + other),
+               Contains("keep the scale that they were trained with, 2 (alpha = 4, rank = 2), but "
+                        "the strategy has 3 (alpha = 6, rank = 2)"));
+  }
   CHECK_FALSE(job.good("sample", "--tokens 4").out.empty());
 
   const auto merged = run("export " + out + " -o " + (job.folder() / "merged.safetensors"),

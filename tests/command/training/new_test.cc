@@ -149,7 +149,7 @@ TEST_CASE("the phases of a start are shown on a terminal") {
   REQUIRE(ran.status == 0);
   size_t at = 0;
   for (const std::string phase :
-       {"planning ...", "compiling", "tokenizing", "initialising the weights [", "step 2/2",
+       {"planning ...", "tokenizing", "compiling", "initialising the weights [", "step 2/2",
         "step 2/2 [\x1b[32m==", "saving the last checkpoint", "\nloss ", "\npeak memory "}) {
     INFO(phase << "\n" << ran.err);
     at = ran.err.find(phase, at);

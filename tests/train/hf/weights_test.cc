@@ -168,6 +168,19 @@ TEST_CASE(
   CHECK_THAT(weights.report(), Contains("7 initialised by the model; 1 there not of the model"));
 }
 
+TEST_CASE("a head of other values than the embedding is refused where the head is the embedding") {
+  const FolderCopy copy("llama");
+  copy.set({{"tie_word_embeddings", true}});
+  CHECK_THAT(refused(hf_job(copy.path())),
+             Contains("lm_head.weight with other values than model.embed_tokens.weight") &&
+                 Contains("set tie_word_embeddings = false in config.json"));
+  // A copy of the embedding is ignored.
+  Tensors tensors(fixture("llama") + "/model.safetensors");
+  tensors.at("lm_head.weight").bytes = tensors.at("model.embed_tokens.weight").bytes;
+  tensors.write(copy.at("model.safetensors"));
+  CHECK(refused(hf_job(copy.path())) == "nothing was thrown");
+}
+
 TEST_CASE("weights of other shapes, types and models are refused") {
   const FolderCopy copy("llama");
   const auto path = copy.at("model.safetensors");
