@@ -29,7 +29,7 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
     }
     if (!any) {
       fail(method, "a scope or module type must be one of the model's, but got \"{}\"{}", pattern,
-           did_you_mean(pattern, known));
+           did_you_mean_pattern(pattern, known));
     }
   }
   std::vector<std::string> outermost;

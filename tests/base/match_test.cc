@@ -43,3 +43,17 @@ TEST_CASE("any of several patterns may match") {
   CHECK(perigee::matches_any(patterns, "fc.bias"));
   CHECK_FALSE(perigee::matches_any(patterns, "fc.weight"));
 }
+
+TEST_CASE("a pattern that matches nothing is suggested with ** where that matches") {
+  const std::vector<std::string> names = {"embed.weight", "blocks.0.attn.qkv.weight",
+                                          "blocks.0.mlp.up.weight"};
+  const auto suggestion = [&](std::string_view pattern) {
+    return perigee::did_you_mean_pattern(pattern, names);
+  };
+  CHECK(suggestion("mlp.**") == ", did you mean \"**.mlp.**\"?");
+  CHECK(suggestion("up.weight") == ", did you mean \"**.up.weight\"?");
+  CHECK(suggestion("blocks.*.mlp") == ", did you mean \"blocks.*.mlp.**\"?");
+  CHECK(suggestion("attn") == ", did you mean \"**.attn.**\"?");
+  CHECK(suggestion("embed.wieght") == ", did you mean \"embed.weight\"?");
+  CHECK(suggestion("nothing.alike.here").empty());
+}

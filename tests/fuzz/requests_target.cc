@@ -25,6 +25,7 @@ class Bytes : public train::TextService {
   }
   const std::set<int64_t>& text_ends() const override { return ends_; }
   const std::set<int64_t>& answer_ends() const override { return ends_; }
+  const std::set<int64_t>& special_tokens() const override { return ends_; }
   bool add(std::vector<train::TextRequest>) override { return false; }
 
  private:

@@ -64,6 +64,10 @@ void require_version(void* library) {
 
 void* load_library() {
   if (const char* folder = std::getenv("PERIGEE_TORCH"); folder && *folder) load_torch(folder);
+  // A thread that waits for others of its group spins at first, by default for milliseconds, which
+  // keeps a core from them where a host has fewer free cores than threads. GNU OpenMP reads the
+  // number of rounds when it is loaded.
+  if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
   void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);
   if (library) return library;
   const std::string why = ::dlerror();

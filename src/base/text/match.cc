@@ -1,7 +1,11 @@
 #include "base/text/match.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
+
+#include "base/error.h"
 
 namespace perigee {
 namespace {
@@ -47,6 +51,15 @@ bool matches(std::string_view pattern, std::string_view name) {
   return match_sequence(
       components(pattern), components(name), [](std::string_view p) { return p == "**"; },
       match_component);
+}
+
+std::string did_you_mean_pattern(std::string_view pattern, std::span<const std::string> names) {
+  const auto before = fmt::format("**.{}", pattern);
+  for (const auto& wider : {before, fmt::format("{}.**", pattern), before + ".**"}) {
+    const auto is_matched = [&](const auto& name) { return matches(wider, name); };
+    if (std::ranges::any_of(names, is_matched)) return fmt::format(", did you mean \"{}\"?", wider);
+  }
+  return did_you_mean(pattern, names);
 }
 
 bool matches_any(std::span<const std::string> patterns, std::string_view name) {

@@ -16,4 +16,8 @@ bool matches(std::string_view pattern, std::string_view name);
 // Returns whether any of the patterns matches.
 bool matches_any(std::span<const std::string> patterns, std::string_view name);
 
+// Returns the end of a message about a pattern that matches none of the names: where it matches some
+// with `**` before or after it, `, did you mean "**.attn.**"?`, else did_you_mean().
+std::string did_you_mean_pattern(std::string_view pattern, std::span<const std::string> names);
+
 }  // namespace perigee

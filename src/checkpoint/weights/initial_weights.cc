@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/fail.h"
+#include "base/log_format.h"
 #include "checkpoint/weights/form.h"
 #include "checkpoint/weights/name_list.h"
 #include "exec/tensor.h"
@@ -162,6 +163,9 @@ void InitialWeights::read(std::string_view name, const std::vector<mesh::Range>&
     const auto wanted = part_in_model(all, found.form, heads_, part);
     bytes_read_ += static_cast<int64_t>(wanted.nbytes());
     to.copy_(wanted);
+    if (at::isfinite(to).all().item<bool>()) return;
+    log::warn("{} of {} has numbers that are NaN or infinite in {}", stored.name, files_.path(),
+              graph::name_of(exec::dtype_of(to.scalar_type())));
   };
   if (found.form != Form::experts_transposed) return copy(*found.stored[0], ranges, target);
   const std::vector<mesh::Range> inner(ranges.begin() + 1, ranges.end());

@@ -37,6 +37,7 @@ class InitialWeights {
   // Returns whether the files hold the model's tensor.
   bool has(std::string_view name) const { return found_.contains(name); }
   // Reads one part of the tensor, one range per dim, into a tensor of the part's shape.
+  // Warns of numbers that are not finite.
   void read(std::string_view name, const std::vector<mesh::Range>& ranges, at::Tensor target) const;
   // Returns the bytes of elements that read() has read, and those of all tensors of the model.
   int64_t bytes_read() const { return bytes_read_; }

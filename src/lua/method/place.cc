@@ -81,7 +81,7 @@ int64_t place_inputs(plan::Plan& plan, const PlanRequest& request, const std::st
   }
   if (count == 0) {
     fail("method", "plan:place needs a match, but \"{}\" matches no parameter or input{}", match,
-         did_you_mean(match, names));
+         did_you_mean_pattern(match, names));
   }
   return count;
 }
@@ -160,7 +160,7 @@ int64_t add_average(plan::Plan& plan, const PlanRequest& request, const std::str
   const auto count = std::ssize(average.parameters);
   if (count == 0) {
     fail("method", "plan:average needs a match, but \"{}\" matches no parameter{}", match,
-         did_you_mean(match, names));
+         did_you_mean_pattern(match, names));
   }
   plan.averages.push_back(std::move(average));
   return count;

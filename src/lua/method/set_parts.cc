@@ -76,7 +76,7 @@ std::vector<std::string> matching_parameters(const graph::Graph& graph,
     }
     if (!any) {
       fail("method", "parameters must match parameters of the model, but \"{}\" matches none{}",
-           pattern, did_you_mean(pattern, names));
+           pattern, did_you_mean_pattern(pattern, names));
     }
   }
   return found;

@@ -116,7 +116,7 @@ std::set<std::string> scopes_of(const Graph& graph, const std::vector<std::strin
     }
     if (picked.size() == before) {
       fail(method.name(), "match must match scopes of the model, but \"{}\" matches none{}",
-           pattern, did_you_mean(pattern, paths));
+           pattern, did_you_mean_pattern(pattern, paths));
     }
   }
   for (const auto& type : classes) {
@@ -277,7 +277,7 @@ bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& req
     if (std::ranges::any_of(names, [&](const auto& name) { return matches(pattern, name); }))
       continue;
     fail(method.name(), "ignored must match parameters of the model, but \"{}\" matches none{}",
-         pattern, did_you_mean(pattern, names));
+         pattern, did_you_mean_pattern(pattern, names));
   }
   const auto ignored_scopes = scopes_of(graph, {}, given.ignored_classes.list, method);
   auto match = given.match.list;

@@ -134,7 +134,7 @@ class Lora : public MethodWith<LoraConfig> {
              pattern, scope.path, scope.type);
       }
       fail(name(), "match must name linear layers, but \"{}\" matches no module{}", pattern,
-           did_you_mean(pattern, modules(graph)));
+           did_you_mean_pattern(pattern, modules(graph)));
     }
     std::vector<std::string> list;
     for (const auto* input : parameters) {
@@ -173,7 +173,7 @@ class Lora : public MethodWith<LoraConfig> {
       }
       if (any) continue;
       fail(name(), "trained must match parameters of the model, but \"{}\" matches none{}", pattern,
-           did_you_mean(pattern, known));
+           did_you_mean_pattern(pattern, known));
     }
     return list;
   }

@@ -317,7 +317,7 @@ class TensorParallel : public MethodWith<TensorConfig> {
           known.insert(known.end(), {pattern_of(scope), scope, scope + ".**", input.name});
         }
         fail("tensor_parallel", "{} must match weights of the model, but got \"{}\"{}", field,
-             pattern, did_you_mean(pattern, known));
+             pattern, did_you_mean_pattern(pattern, known));
       }
     }
     const bool planned = given.planned.value_or(false);

@@ -107,6 +107,18 @@ std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t worl
   return "";
 }
 
+// Says where a run goes on from the average of more copies of the model (local_sgd) than its plan
+// has, or of fewer.
+void report_copies(const checkpoint::Checkpoint& from, const plan::Plan& plan) {
+  for (const auto& tensor : from.tensors()) {
+    if (!tensor.name.starts_with("copies:")) continue;
+    if (tensor.shape.front() == plan::copies_of(plan)) return;
+    log::info("the {} copies of the model in {} are averaged: the plan has {}",
+              tensor.shape.front(), from.folder(), plan::copies_of(plan));
+    return;
+  }
+}
+
 // Returns the page about the plan; "" where it cannot be made, since a run does not fail for it.
 std::string report_of(const CompiledPlan& compiled, const std::string& runtime_folder) {
   try {
@@ -311,6 +323,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     wait_for_work(*all, job, [&] {
       const checkpoint::Checkpoint from(checkpoint);
       trainer.load(from, show);
+      if (root) report_copies(from, shared.plan);
       first = from.info().step + 1;
       state = from.info().state;
     });

@@ -128,7 +128,8 @@ void RequestQueue::draw(size_t slot, const at::Tensor& logits) {
   const auto token = running.draw.next(logits, generator_.text(static_cast<int64_t>(slot)));
   ++running.drawn;
   if (running.request.ends.contains(token)) return finish(slot, Finish::ended);
-  const auto text = running.reply.add(token);
+  const bool is_hidden = running.request.hidden.contains(token);
+  const auto text = is_hidden ? std::string() : running.reply.add(token);
   if (!text.empty() && running.request.take) running.request.take(text);
   if (running.reply.stopped()) return finish(slot, Finish::ended);
   if (running.drawn >= running.request.most) return finish(slot, Finish::most);

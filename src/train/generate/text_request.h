@@ -25,6 +25,7 @@ struct TextRequest {
   DrawOptions draw;
   std::vector<std::string> stops;  // texts that end the text and are no part of it
   std::set<int64_t> ends;          // tokens that do
+  std::set<int64_t> hidden = {};   // tokens whose own texts are left out of the text
   // Called with each piece of text as it is known.
   std::function<void(std::string_view text)> take = {};
   // Called once, after the last piece, with the number of tokens that were drawn.

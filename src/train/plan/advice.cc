@@ -284,13 +284,12 @@ std::string memory_advice(const Advice& advice,
          lines_of(saving, advice.now);
 }
 
-std::string speed_advice(const Advice& advice) {
+std::string speed_advice(const Advice& advice, const std::function<bool(const plan::Plan&)>& fits) {
   if (advice.now.cost.seconds <= 0) return "";
   std::vector<const Change*> faster;
   for (const auto& change : advice.changes) {
-    if (change.cost.seconds < (1 - kMinGain) * advice.now.cost.seconds) {
-      faster.push_back(&change);
-    }
+    const bool is_faster = change.cost.seconds < (1 - kMinGain) * advice.now.cost.seconds;
+    if (is_faster && fits(change.plan)) faster.push_back(&change);
   }
   std::ranges::stable_sort(faster, {}, [](const auto* c) { return c->cost.seconds; });
   auto text = fmt::format("it is bound by {}; ", advice.bound_by);

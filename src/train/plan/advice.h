@@ -34,8 +34,8 @@ Advice advise(const PlannedJob& planned, const std::string& runtime_folder, doub
 // fastest first, or, if none fits alone, those that save the most. "" if none does.
 std::string memory_advice(const Advice& advice, const std::function<bool(const plan::Plan&)>& fits);
 
-// Returns what bounds the step time and the changes that shorten it, a line for each,
-// the fastest first.
-std::string speed_advice(const Advice& advice);
+// Returns what bounds the step time and the changes that shorten it and whose plan `fits`, a line for
+// each, the fastest first.
+std::string speed_advice(const Advice& advice, const std::function<bool(const plan::Plan&)>& fits);
 
 }  // namespace perigee::train

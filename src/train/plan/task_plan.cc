@@ -127,7 +127,12 @@ void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_
 std::string advice_of(const PlannedJob& planned, const Task& task) {
   methods::PlanRequest request;
   if (!task.advice || !methods_of(planned, request)) return "";
-  return speed_advice(advise(planned, task.runtime_folder, kAdviceSeconds));
+  const auto fits_devices = [&](const plan::Plan& other) {
+    return fits([&] {
+      check_memory(other, cluster_of(planned.job, other.mesh.size(), task.runtime_folder));
+    });
+  };
+  return speed_advice(advise(planned, task.runtime_folder, kAdviceSeconds), fits_devices);
 }
 
 std::string page_of(const CompiledPlan& compiled, const std::string& runtime_folder) {

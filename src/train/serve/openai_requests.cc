@@ -71,9 +71,9 @@ class Body {
     return value;
   }
 
-  bool boolean(const std::string& name) {
+  bool boolean(const std::string& name, bool otherwise = false) {
     const auto value = take(name);
-    if (value.is_null()) return false;
+    if (value.is_null()) return otherwise;
     if (!value.is_boolean()) refuse(name, fmt::format("{} must be true or false", name));
     return value;
   }
@@ -250,6 +250,13 @@ AskedTexts read_openai_request(const TextService& service, const OpenAiOptions& 
   common.stops.insert(common.stops.end(), options.stops.begin(), options.stops.end());
   if (!body.boolean("ignore_eos")) {
     common.ends = chat ? service.answer_ends() : service.text_ends();
+  }
+  if (body.boolean("skip_special_tokens", true)) {
+    common.hidden = service.special_tokens();
+    // One that is a stop string ends the text.
+    std::erase_if(common.hidden, [&](int64_t id) {
+      return std::ranges::find(common.stops, service.decode({id})) != common.stops.end();
+    });
   }
   const auto choices = body.integer("n", 1, kMostChoices, 1);
   if (body.integer("best_of", 1, kMostChoices, choices) != choices) {

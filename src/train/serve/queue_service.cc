@@ -23,6 +23,7 @@ QueueService::QueueService(Generator& generator, const std::string& tokenizer,
       generator_(generator),
       queue_(generator_, *tokenizer_),
       capacity_(options.slots + options.waiting) {
+  for (const auto id : tokenizer_->special_ids()) special_.insert(id);
   try {
     text_ends_ = {text::end_of_text(*tokenizer_, tokenizer, "")};
   } catch (const Error& error) {

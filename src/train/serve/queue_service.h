@@ -33,6 +33,7 @@ class QueueService final : public TextService {
   std::vector<int64_t> encode_chat(const nlohmann::ordered_json& conversation) const override;
   const std::set<int64_t>& text_ends() const override { return text_ends_; }
   const std::set<int64_t>& answer_ends() const override { return answer_ends_; }
+  const std::set<int64_t>& special_tokens() const override { return special_; }
   bool add(std::vector<TextRequest> requests) override;
 
   // Cancels all requests, also later ones.
@@ -50,7 +51,7 @@ class QueueService final : public TextService {
   std::string no_template_;  // why template_ is empty
   Generator& generator_;     // of the thread, but for its constants
   RequestQueue queue_;       // of the thread
-  std::set<int64_t> text_ends_, answer_ends_;
+  std::set<int64_t> text_ends_, answer_ends_, special_;
   int64_t capacity_;
 
   mutable std::mutex mutex_;

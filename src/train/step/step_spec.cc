@@ -30,7 +30,7 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
   }
   if (found.empty()) {
     fail("job", "{} must match a parameter, but \"{}\" matches none{}", key, pattern,
-         did_you_mean(pattern, names));
+         did_you_mean_pattern(pattern, names));
   }
   return found;
 }

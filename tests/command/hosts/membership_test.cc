@@ -98,7 +98,9 @@ TEST_CASE("fewer hosts than the job needs end it after the time-out with those t
   hosts.after(1s);
   CHECK(hosts.membership.done());
   CHECK(hosts.verdicts["a"].status == 1);
-  CHECK(hosts.verdicts["a"].text == "[launch] 2 hosts must come within 60 s, but 1 did: a");
+  CHECK(hosts.verdicts["a"].text ==
+        "[launch] 2 hosts must come within 60 s, but 1 did: a; start the others, "
+        "all with the same --nodes and --max-restarts");
 }
 
 TEST_CASE("a lost host's round ends everywhere, and the others go on after the grace") {

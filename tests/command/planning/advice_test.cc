@@ -164,6 +164,17 @@ TEST_CASE("simulate reports the bound of a plan and changes that make it faster"
   REQUIRE(ran.status == 0);
   CHECK_THAT(ran.out, Contains("it is bound by waits, ") && Contains("% of a step on rank "));
   CHECK_THAT(ran.out, Contains("shorter with one of:\n") && Contains("%) a step\n"));
+  // A change whose plan does not fit in the devices' memory is left out.
+  const auto on = [&](const std::string& bytes) {
+    const auto described = run("simulate " + given + " --cluster " + cluster(folder, bytes),
+                               own_cache(folder));
+    INFO(described.err);
+    REQUIRE(described.status == 0);
+    return described.out;
+  };
+  const std::string larger = "pipeline_parallel { schedule = \"zb1p\" }: 4.73 MiB (+11.0%) a rank";
+  CHECK_THAT(on("1e9"), Contains(larger) && Contains("schedule = \"interleaved\""));
+  CHECK_THAT(on("4.6e6"), !Contains("zb1p") && Contains("schedule = \"interleaved\""));
   // JSON is unchanged.
   CHECK(json::parse(run("simulate " + given + " --json", own_cache(folder)).out).contains("mfu"));
   // A plan goes to the file of -o beside its explanation.

@@ -99,6 +99,9 @@ TEST_CASE("requests end at a token, at a stop string, or when they are cancelled
   CHECK(numbers(greedy).starts_with(stopped.second));
   CHECK(stopped.second.find(stop) == std::string::npos);
   CHECK((run({}) == std::pair(Finish::most, numbers(greedy))));
+  auto shown = greedy;
+  std::erase(shown, greedy[0]);
+  CHECK((run({.hidden = {greedy[0]}}) == std::pair(Finish::most, numbers(shown))));
   // Asked before the step that draws two tokens, and before the next one.
   int asked = 0;
   CHECK((run({.wanted = [&] { return ++asked < 2; }}) ==

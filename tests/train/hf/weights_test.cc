@@ -206,6 +206,28 @@ TEST_CASE("weights of other shapes, types and models are refused") {
       Contains("has none of them: it lacks ") && Contains("transformer.h.0.attn.c_attn"));
 }
 
+TEST_CASE("weights that are not finite are a warning that names them") {
+  struct Lines : log::Sink {
+    std::string text;
+    void write(log::Level, std::string_view line) override { text += line; }
+  } lines;
+  const FolderCopy copy("llama");
+  Tensors tensors(copy.at("model.safetensors"));
+  auto& norm = tensors.at("model.norm.weight");
+  std::vector<float> values(norm.bytes.size() / sizeof(float), 1.0F);
+  REQUIRE(norm.dtype == graph::DType::float32);
+  values[3] = std::numeric_limits<float>::quiet_NaN();
+  norm.bytes = std::as_bytes(std::span(values));
+  tensors.write(copy.at("model.safetensors"));
+  const HfModel model(hf_job(copy.path()));
+  log::set_sink(&lines);
+  auto trainer = model.trainer();
+  log::set_sink(nullptr);
+  CHECK_THAT(lines.text, Contains("model.norm.weight of " + copy.path() +
+                                  " has numbers that are NaN or infinite in float64") &&
+                             !Contains("embed_tokens"));
+}
+
 TEST_CASE("damaged files and indexes are refused before a value is loaded") {
   const FolderCopy one("llama");
   std::filesystem::resize_file(one.at("model.safetensors"), 9000);

@@ -36,6 +36,7 @@ class Bytes : public TextService {
   }
   const std::set<int64_t>& text_ends() const override { return text_ends_; }
   const std::set<int64_t>& answer_ends() const override { return answer_ends_; }
+  const std::set<int64_t>& special_tokens() const override { return special_; }
   bool add(std::vector<TextRequest> added) override {
     if (std::ssize(requests) + std::ssize(added) > most) return false;
     for (auto& request : added) requests.push_back(std::move(request));
@@ -52,7 +53,7 @@ class Bytes : public TextService {
   }
 
  private:
-  std::set<int64_t> text_ends_ = {0}, answer_ends_ = {1};
+  std::set<int64_t> text_ends_ = {0}, answer_ends_ = {1}, special_ = {0, 1, '#'};
 };
 
 struct Server {
@@ -239,6 +240,18 @@ TEST_CASE("a request that is given up, late, or of a server that ends is cancell
       CHECK(body["error"]["type"] == "server_error");
     }
   }
+}
+
+TEST_CASE("special tokens are no part of an answer, unless they are asked for or end it") {
+  Server server({.stops = {"END"}});
+  const auto hidden = [&](const std::string& more) {
+    const auto exchange = server.post("/v1/completions", R"({"prompt":"x")" + more + "}");
+    return server.service.requests.back().hidden;
+  };
+  CHECK(hidden("") == std::set<int64_t>{0, 1, '#'});
+  CHECK(hidden(R"(,"skip_special_tokens":true)") == std::set<int64_t>{0, 1, '#'});
+  CHECK(hidden(R"(,"skip_special_tokens":false)").empty());
+  CHECK(hidden(R"(,"stop":"#")") == std::set<int64_t>{0, 1});
 }
 
 TEST_CASE("a request that is wrong is refused with its parameter, and takes no slot") {

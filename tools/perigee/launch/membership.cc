@@ -110,9 +110,11 @@ bool Membership::ready(Time now) {
       if (late < options_.timeout) return false;
       std::vector<std::string> names;
       for (const auto& one : waiting_) names.push_back(one.name);
-      end(1, fmt::format("[launch] {} hosts must come within {} s, but {} did: {}", options_.least,
-                         std::chrono::duration<double>(options_.timeout).count(), count,
-                         fmt::join(names, ", ")));
+      end(1, fmt::format(
+                 "[launch] {} hosts must come within {} s, but {} did: {}; start the others, all "
+                 "with the same --nodes and --max-restarts",
+                 options_.least, std::chrono::duration<double>(options_.timeout).count(), count,
+                 fmt::join(names, ", ")));
       return false;
     }
   }
