@@ -231,6 +231,10 @@ std::vector<std::pair<std::string, std::string>> shared_keys(const Job& original
   values["model.options"] = options_text(job);
   values["optimizer.group"] = groups_text(job);
   values["data.sources"] = sources_text(job);
+  if (!job.dialect.name.empty()) {
+    auto& table = values["the table of " + job.dialect.name];
+    for (const char c : job.dialect.text) table += c == '\n' ? ' ' : c;
+  }
   return {values.begin(), values.end()};
 }
 

@@ -103,9 +103,24 @@ TEST_CASE("hosts with another strategy or plan, or another kind of start, are re
   const auto four = job.folder().write("other/s.lua", script + " { microbatches = 4 } }");
   CHECK_THAT(refused(job, "--strategy " + two, "--strategy " + four),
              Contains("the strategy is s.lua (hash ") && Contains(" on rank 0 and s.lua (hash "));
+  CHECK_THAT(
+      refused(job, "--set epl.pipeline.num_micro_batch=2", "--set epl.pipeline.num_micro_batch=4"),
+      Contains("the table of epl is ") && Contains("num_micro_batch = 2") &&
+          Contains("num_micro_batch = 4"));
   CHECK_THAT(refused(job, "", "--resume"),
              Contains("--overwrite is given on rank 0 and not given on rank 1") &&
                  Contains("--resume is not given on rank 0 and given on rank 1"));
+}
+
+TEST_CASE("options of several hosts warn where a job has one") {
+  const TrainingJob job;
+  const auto secret = job.folder().write("secret", std::string(32, 's'));
+  const auto ran = job.good("train",
+                            "--rendezvous 127.0.0.1:1 --interface none --secret-file " + secret);
+  for (const char* option : {"--rendezvous", "--interface", "--secret-file"}) {
+    CHECK_THAT(ran.err, Contains(std::string(option) +
+                                 " has no effect: all ranks are on one node (--nodes)"));
+  }
 }
 
 TEST_CASE("hosts that count different ranks are refused at once") {
