@@ -178,7 +178,7 @@ std::string find_checkpoint(const std::string& given) {
   if (newest.empty()) {
     fail("checkpoint",
          "{} must hold a complete checkpoint (checkpoints/step-N with the mark COMPLETE), but it "
-         "holds none: name another, or start the run again (perigee train)",
+         "holds none: give another run or checkpoint, or train this run until its first one",
          path);
   }
   return newest;

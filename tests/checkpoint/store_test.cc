@@ -196,12 +196,11 @@ TEST_CASE("an incomplete newest checkpoint is skipped with one warning") {
 TEST_CASE("a run or a checkpoint is found by its path") {
   Folder folder;
   CHECK(checkpoint::newest_checkpoint(folder.path()).empty());
-  CHECK(
-      error_of([&] { checkpoint::find_checkpoint(folder.path()); }) ==
-      fmt::format(
-          "[checkpoint] {} must hold a complete checkpoint (checkpoints/step-N with the "
-          "mark COMPLETE), but it holds none: name another, or start the run again (perigee train)",
-          folder.path()));
+  CHECK(error_of([&] { checkpoint::find_checkpoint(folder.path()); }) ==
+        fmt::format("[checkpoint] {} must hold a complete checkpoint (checkpoints/step-N with the "
+                    "mark COMPLETE), but it holds none: give another run or checkpoint, or train "
+                    "this run until its first one",
+                    folder.path()));
   CHECK(error_of([&] { checkpoint::find_checkpoint(folder.at("none")); }) ==
         fmt::format("[checkpoint] a run or a checkpoint is a folder, but there is no folder {}",
                     folder.at("none")));

@@ -54,7 +54,9 @@ TEST_CASE("data with other samples than the model takes are refused before the f
   data.batch["token"] = at::zeros({1, 4}, at::kLong);
   CHECK_THAT(
       test::error_of([&] { train::check_data(job, graph, data, false); }),
-      Catch::Contains("must have the model's input \"tokens\"") && Catch::Contains("did you mean"));
+      Catch::Contains(
+          "the model reads the input \"tokens\", but the data have no tensor of that name") &&
+          Catch::Contains("did you mean"));
 
   // Tensors that the model does not read are a warning.
   data.batch = {{"tokens", at::zeros({1, 4}, at::kLong)},

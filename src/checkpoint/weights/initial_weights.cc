@@ -111,7 +111,7 @@ InitialWeights::InitialWeights(const std::string& path, const job::ModelConfig& 
       if (!files_.find(in_files(name))) missing.push_back(in_files(name));
     }
   }
-  if (tied && used->names) require_tied();
+  if (tied && used->names && !partial) require_tied();
   std::vector<std::string> extra;
   for (const auto& name : files_.names()) {
     if (known.contains(name) || (used->names && used->names->is_unused(name, tied))) continue;

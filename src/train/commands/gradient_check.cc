@@ -19,6 +19,7 @@
 #include "train/measure/profile_path.h"
 #include "train/ranks/share.h"
 #include "train/step/initial_values.h"
+#include "train/step/step_data.h"
 #include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
 
@@ -84,14 +85,10 @@ std::vector<Piece> run(const CheckedStep& step, const compile::Program& program,
   executor.run({.step = 1,
                 .scalars = step.scalars,
                 .data = [&](const std::string& name, int64_t microbatch) {
-                  const auto field = step.batch.find(name);
-                  if (field == step.batch.end()) {
-                    fail("data", "the data must have the model's input \"{}\", but there is none",
-                         name);
-                  }
-                  if (!step.job.data.is_batched(name)) return field->second;
-                  const auto rows = field->second.size(0) / program.microbatches;
-                  return field->second.narrow(0, microbatch * rows, rows);
+                  const auto& field = find_field(step.batch, name);
+                  if (!step.job.data.is_batched(name)) return field;
+                  const auto rows = field.size(0) / program.microbatches;
+                  return field.narrow(0, microbatch * rows, rows);
                 }});
   // Ranks may hold one copy of the parameters, of which each writes a part.
   everyone(communicator)->run({.kind = exec::Collective::Kind::barrier});

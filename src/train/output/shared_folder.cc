@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <system_error>
 #include <thread>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "train/ranks/share.h"
 
 namespace perigee::train {
@@ -39,7 +39,7 @@ void require_shared_folder(const job::Job& job, exec::Communicator& communicator
   const auto name = share_text(root ? fmt::format(".seen-{:08x}", std::random_device()()) : "",
                                *all);
   const auto file = fs::path(folder) / name;
-  if (root) std::ofstream(file).close();
+  if (root) write_durably(file, "");
   barrier(communicator);
   const auto answers = gather_texts(
       sees(file, std::min(kPatience, job.cluster.timeout / 2)) ? "" : folder, *all);

@@ -13,15 +13,6 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 
-const at::Tensor& find_field(const Batch& batch, const std::string& name) {
-  const auto field = batch.find(name);
-  if (field != batch.end()) return field->second;
-  std::vector<std::string> names;
-  for (const auto& [known, tensor] : batch) names.push_back(known);
-  fail("data", "the data must have the model's input \"{}\", but there is none{}", name,
-       did_you_mean(name, names));
-}
-
 // Returns the rank's part of a tensor of a batch that has only the rank's samples.
 at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
   const auto& field = find_field(batch, binding.name);
@@ -32,6 +23,15 @@ at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
 }
 
 }  // namespace
+
+const at::Tensor& find_field(const Batch& batch, const std::string& name) {
+  const auto field = batch.find(name);
+  if (field != batch.end()) return field->second;
+  std::vector<std::string> names;
+  for (const auto& [known, tensor] : batch) names.push_back(known);
+  fail("data", "the model reads the input \"{}\", but the data have no tensor of that name{}", name,
+       did_you_mean(name, names));
+}
 
 void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns) {
   const auto batch = data.at(0, {0, 1});

@@ -15,6 +15,9 @@
 
 namespace perigee::train {
 
+// Returns the tensor of a batch that is the model's input `name`. Throws Error where there is none.
+const at::Tensor& find_field(const Batch& batch, const std::string& name);
+
 // Throws Error where the data lack an input that the model reads, or a sample of one has another
 // shape or type than the model's. Warns, where `warns`, of tensors of data.tensors that the model
 // does not read.

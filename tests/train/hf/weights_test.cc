@@ -174,6 +174,7 @@ TEST_CASE("a head of other values than the embedding is refused where the head i
   CHECK_THAT(refused(hf_job(copy.path())),
              Contains("lm_head.weight with other values than model.embed_tokens.weight") &&
                  Contains("set tie_word_embeddings = false in config.json"));
+  CHECK(refused(hf_job(copy.path(), "float64", "initialise = true")) == "nothing was thrown");
   // A copy of the embedding is ignored.
   Tensors tensors(fixture("llama") + "/model.safetensors");
   tensors.at("lm_head.weight").bytes = tensors.at("model.embed_tokens.weight").bytes;
