@@ -345,7 +345,7 @@ TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan"
   CHECK_THROWS_WITH(trainer.step({{"x", at::zeros({3, 6}, at::kDouble)}}),
                     Catch::Contains("has 3"));
   CHECK_THROWS_WITH(trainer.step({{"z", at::zeros({8, 6}, at::kDouble)}}),
-                    Catch::Contains("the model's input \"x\""));
+                    Catch::Contains("the model reads the input \"x\""));
   setup.job.batch.global = 7;
   const auto data = Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
   CHECK_THROWS_WITH(make_plan(setup.source, data, setup.job, {2}),
