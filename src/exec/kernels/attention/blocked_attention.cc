@@ -11,7 +11,6 @@
 #include "exec/kernels/attention/head_groups.h"
 #include "exec/kernels/attention/score_rows.h"
 #include "exec/kernels/blocked_product.h"
-#include "exec/kernels/product.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -20,6 +19,7 @@ using at::BFloat16;
 using at::Tensor;
 
 constexpr int64_t kQueryRows = 64;  // of a block
+constexpr int64_t kPartKeys = 256;  // of a part of the keys, whose gradients are computed together
 // Words after a row: rows 4 KiB apart would share cache sets, where a product reads columns.
 constexpr int64_t kRowPadding = 16;
 
@@ -44,7 +44,7 @@ MatrixRows<T> rows_from(MatrixRows<T> rows, int64_t r) {
 }
 
 template <class T>
-MatrixRows<const T> columns_from(MatrixRows<T> rows, int64_t c) {
+MatrixRows<T> columns_from(MatrixRows<T> rows, int64_t c) {
   return {rows.data + c, rows.step};
 }
 
@@ -94,21 +94,31 @@ class Room {
   int64_t taken_ = 0;
 };
 
-// Matrices that serve as right factors: pairs of their rows, in memory that is taken for them, or
+// to: the matrix as a right factor, whose rows lie one after another: those of a head may be a page
+// apart, which makes each product slower.
+template <class E>
+void pack_rows(MatrixRows<const E> from, MatrixSize size, MatrixRows<Word<E>> to) {
+  if constexpr (kPairs<E>) {
+    pair_rows(from, size, to);
+  } else {
+    for (int64_t r = 0; r < size.rows; ++r) std::copy_n(from.row(r), size.columns, to.row(r));
+  }
+}
+
+// A block of scores as a right factor: pairs of its rows, in memory that is taken for them, or
 // floats where they lie.
 template <class E>
-class RowFactor {
+class ScoreRows {
  public:
-  RowFactor(Room& room, int64_t rows, int64_t columns) {
-    if constexpr (kPairs<E>) pairs_ = room.words<E>(rows, columns);
+  ScoreRows(Room& room, int64_t step) {
+    if constexpr (kPairs<E>) pairs_ = room.words<E>(kQueryRows, step);
   }
-  template <class T>
-  MatrixRows<const Word<E>> of(MatrixRows<const T> rows, MatrixSize size) const {
+  MatrixRows<const Word<E>> of(MatrixRows<float> scores, int64_t keys) const {
     if constexpr (kPairs<E>) {
-      pair_rows(rows, size, pairs_);
+      pair_rows(reading(scores), {kQueryRows, keys}, pairs_);
       return reading(pairs_);
     } else {
-      return rows;
+      return reading(scores);
     }
   }
 
@@ -140,13 +150,13 @@ class ScoreFactor {
   MatrixRows<E> rounded_{};
 };
 
-// A block of results: floats in memory that is taken for them, which are then rounded, or floats
-// where they shall lie.
+// Rows of results: floats in memory that is taken for them, which are then rounded, or floats where
+// they shall lie.
 template <class E>
-class ResultBlock {
+class ResultRows {
  public:
-  ResultBlock(Room& room, int64_t columns) : columns_(columns) {
-    if constexpr (kPairs<E>) sums_ = room.floats(kQueryRows, columns);
+  ResultRows(Room& room, int64_t rows, int64_t columns) : columns_(columns) {
+    if constexpr (kPairs<E>) sums_ = room.floats(rows, columns);
   }
   MatrixRows<float> sums(MatrixRows<E> result) const {
     if constexpr (kPairs<E>) {
@@ -179,17 +189,18 @@ void pack_columns(MatrixRows<const E> from, MatrixSize size, MatrixRows<Word<E>>
   }
 }
 
-// Calls f(first row, keys that a row of the block may see) for each block of queries.
-template <class F>
-void each_block(const HeadSizes& n, bool causal, F f) {
-  for (int64_t r = 0; r < n.queries; r += kQueryRows) {
-    f(r, causal ? std::min(n.keys, r + kQueryRows) : n.keys);
-  }
+// Returns how many of `count` keys, of which `first` is the first, a query sees.
+int64_t seen_by(int64_t query, int64_t first, int64_t count, bool causal) {
+  return causal ? std::min(count, query + 1 - first) : count;
 }
 
-// Returns the number of leading keys that a query sees.
-int64_t seen_by(int64_t query, int64_t keys, bool causal) {
-  return causal ? std::min(keys, query + 1) : keys;
+// Calls f(first row, keys that a row of the block may see) for each block of queries that sees some
+// of those keys. `first` is a multiple of kQueryRows.
+template <class F>
+void each_block(const HeadSizes& n, bool causal, int64_t first, int64_t count, F f) {
+  for (int64_t r = causal ? first : 0; r < n.queries; r += kQueryRows) {
+    f(r, seen_by(r + kQueryRows - 1, first, count, causal));
+  }
 }
 
 // Runs f(b, group, scratch) for every group of heads, each thread with a scratch of its own.
@@ -209,17 +220,17 @@ int64_t key_step(const HeadSizes& n) { return n.keys + kRowPadding; }
 template <class E>
 struct ForwardScratch {
   MatrixRows<Word<E>> keys;
-  RowFactor<E> values;
+  MatrixRows<Word<E>> values;
   MatrixRows<float> scores;
   ScoreFactor<E> p;
-  ResultBlock<E> results;
+  ResultRows<E> results;
 
   ForwardScratch(Room& room, const HeadSizes& n)
       : keys(room.words<E>(n.size, key_step(n))),
-        values(room, n.keys, n.value_size),
+        values(room.words<E>(n.keys, n.value_size)),
         scores(room.floats(kQueryRows, key_step(n))),
         p(room, key_step(n)),
-        results(room, n.value_size) {}
+        results(room, kQueryRows, n.value_size) {}
 };
 
 template <class E>
@@ -232,16 +243,16 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
   using Scratch = ForwardScratch<E>;
   each_group_with<Scratch>(n, query, [&](int64_t b, int64_t g, const Scratch& s) {
     pack_columns(head_of<E>(key, b, g), {n.keys, n.size}, s.keys);
-    const auto values = s.values.of(head_of<E>(value, b, g), {n.keys, n.value_size});
+    pack_rows(head_of<E>(value, b, g), {n.keys, n.value_size}, s.values);
     for (int64_t h = g * n.repeats(); h < (g + 1) * n.repeats(); ++h) {
       const auto q = head_of<E>(query, b, h);
       const auto out = result_head_of<E>(output, b, h);
       float* lse_row = lse + (b * n.heads + h) * n.queries;
-      each_block(n, options.causal, [&](int64_t r, int64_t seen) {
+      each_block(n, options.causal, 0, n.keys, [&](int64_t r, int64_t seen) {
         multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false, s.scores);
         float sums[kQueryRows];
         for (int64_t i = 0; i < kQueryRows; ++i) {
-          const int64_t own = seen_by(r + i, seen, options.causal);
+          const int64_t own = seen_by(r + i, 0, seen, options.causal);
           float* row = s.scores.row(i);
           float top;
           sums[i] = exponentials(row, own, top, options.scale);
@@ -250,7 +261,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
           s.p.add_row(row, seen, i);
         }
         const auto results = rows_from(out, r);
-        multiply<E>({kQueryRows, n.value_size, seen}, s.p.of(s.scores), values, false,
+        multiply<E>({kQueryRows, n.value_size, seen}, s.p.of(s.scores), reading(s.values), false,
                     s.results.sums(results));
         for (int64_t i = 0; i < kQueryRows; ++i) s.results.finish_row(i, 1 / sums[i], results);
       });
@@ -261,31 +272,41 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
 
 template <class E>
 struct BackwardScratch {
-  MatrixRows<Word<E>> keys, values;
-  RowFactor<E> key_rows;
-  MatrixRows<float> dk, dv;  // gradients of all keys and values, transposed
-  MatrixRows<E> q_columns, dout_columns;
+  // Of the keys and values of a part.
+  MatrixRows<Word<E>> keys, values, key_rows;
   MatrixRows<float> p, d;
-  RowFactor<E> p_rows, d_rows;
+  ScoreRows<E> p_rows, d_rows;
   ScoreFactor<E> d_left;
-  ResultBlock<E> dq;
+  MatrixRows<float> dk, dv;  // gradients of all keys and values, transposed
+  // Of a head's queries.
+  MatrixRows<E> q_columns, dout_columns;
+  MatrixRows<float> dots;  // of rows of the output and its gradient
+  ResultRows<E> dq;
 
-  BackwardScratch(Room& room, const HeadSizes& n)
-      : keys(room.words<E>(n.size, key_step(n))),
-        values(room.words<E>(n.value_size, key_step(n))),
-        key_rows(room, n.keys, n.size),
+  BackwardScratch(Room& room, const HeadSizes& n) : BackwardScratch(room, n, part_keys(n)) {}
+
+  static int64_t part_keys(const HeadSizes& n) { return std::min(n.keys, kPartKeys); }
+
+ private:
+  BackwardScratch(Room& room, const HeadSizes& n, int64_t part)
+      : keys(room.words<E>(n.size, part + kRowPadding)),
+        values(room.words<E>(n.value_size, part + kRowPadding)),
+        key_rows(room.words<E>(part, n.size)),
+        p(room.floats(kQueryRows, part + kRowPadding)),
+        d(room.floats(kQueryRows, part + kRowPadding)),
+        p_rows(room, part + kRowPadding),
+        d_rows(room, part + kRowPadding),
+        d_left(room, part + kRowPadding),
         dk(room.floats(n.size, key_step(n))),
         dv(room.floats(n.value_size, key_step(n))),
         q_columns(room.elements<E>(n.size, n.queries + 2 * kRowPadding)),
         dout_columns(room.elements<E>(n.value_size, n.queries + 2 * kRowPadding)),
-        p(room.floats(kQueryRows, key_step(n))),
-        d(room.floats(kQueryRows, key_step(n))),
-        p_rows(room, kQueryRows, key_step(n)),
-        d_rows(room, kQueryRows, key_step(n)),
-        d_left(room, key_step(n)),
-        dq(room, n.size) {}
+        dots(room.floats(1, n.queries)),
+        dq(room, n.queries, n.size) {}
 };
 
+// Gradients part by part of the keys, as in FlashAttention-2 (Dao 2023), so that what a part reads
+// and adds to stays in the cache for all blocks of queries.
 template <class E>
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query,
                                             const Tensor& key, const Tensor& value,
@@ -298,43 +319,51 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   auto d_key = make_rows(key, {n.batch, n.keys, n.groups, n.size});
   auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
   using Scratch = BackwardScratch<E>;
+  const int64_t part_keys = Scratch::part_keys(n);
   each_group_with<Scratch>(n, query, [&](int64_t b, int64_t g, const Scratch& s) {
-    const auto key_rows = head_of<E>(key, b, g);
-    pack_columns(key_rows, {n.keys, n.size}, s.keys);
-    pack_columns(head_of<E>(value, b, g), {n.keys, n.value_size}, s.values);
-    const auto keys = s.key_rows.of(key_rows, {n.keys, n.size});
+    const auto group_keys = head_of<E>(key, b, g), group_values = head_of<E>(value, b, g);
     std::fill_n(s.dk.data, n.size * s.dk.step, 0.0F);
     std::fill_n(s.dv.data, n.value_size * s.dv.step, 0.0F);
     for (int64_t h = g * n.repeats(); h < (g + 1) * n.repeats(); ++h) {
       const auto q = head_of<E>(query, b, h), dout = head_of<E>(grad, b, h),
                  out = head_of<E>(output, b, h);
       const auto dq = result_head_of<E>(d_query, b, h);
+      const auto dq_sums = s.dq.sums(dq);
       const float* lse_row = lse + (b * n.heads + h) * n.queries;
       transpose(q, {n.queries, n.size}, s.q_columns);
       transpose(dout, {n.queries, n.value_size}, s.dout_columns);
-      each_block(n, options.causal, [&](int64_t r, int64_t seen) {
-        multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false, s.p);
-        multiply<E>({kQueryRows, seen, n.value_size}, rows_from(dout, r), reading(s.values), false,
-                    s.d);
-        for (int64_t i = 0; i < kQueryRows; ++i) {
-          const int64_t own = seen_by(r + i, seen, options.causal);
-          float *p_row = s.p.row(i), *d_row = s.d.row(i);
-          probabilities(p_row, own, lse_row[r + i], options.scale);
-          const float dot = dot_product(dout.row(r + i), out.row(r + i), n.value_size);
-          score_gradients(d_row, p_row, own, dot, options.scale);
-          std::fill(p_row + own, p_row + seen, 0.0F);
-          std::fill(d_row + own, d_row + seen, 0.0F);
-          s.d_left.add_row(d_row, seen, i);
-        }
-        const MatrixSize size{kQueryRows, seen};
-        multiply<E>({n.value_size, seen, kQueryRows}, columns_from(s.dout_columns, r),
-                    s.p_rows.of(reading(s.p), size), true, s.dv);
-        multiply<E>({n.size, seen, kQueryRows}, columns_from(s.q_columns, r),
-                    s.d_rows.of(reading(s.d), size), true, s.dk);
-        const auto results = rows_from(dq, r);
-        multiply<E>({kQueryRows, n.size, seen}, s.d_left.of(s.d), keys, false, s.dq.sums(results));
-        for (int64_t i = 0; i < kQueryRows; ++i) s.dq.finish_row(i, 1, results);
-      });
+      for (int64_t i = 0; i < n.queries; ++i) {
+        s.dots.data[i] = dot_product(dout.row(i), out.row(i), n.value_size);
+      }
+      for (int64_t first = 0; first < n.keys; first += part_keys) {
+        const int64_t count = std::min(part_keys, n.keys - first);
+        const auto keys = rows_from(group_keys, first), values = rows_from(group_values, first);
+        pack_columns(keys, {count, n.size}, s.keys);
+        pack_columns(values, {count, n.value_size}, s.values);
+        pack_rows(keys, {count, n.size}, s.key_rows);
+        const auto dk = columns_from(s.dk, first), dv = columns_from(s.dv, first);
+        each_block(n, options.causal, first, count, [&](int64_t r, int64_t seen) {
+          multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false, s.p);
+          multiply<E>({kQueryRows, seen, n.value_size}, rows_from(dout, r), reading(s.values),
+                      false, s.d);
+          for (int64_t i = 0; i < kQueryRows; ++i) {
+            const int64_t own = seen_by(r + i, first, seen, options.causal);
+            float *p_row = s.p.row(i), *d_row = s.d.row(i);
+            probabilities(p_row, own, lse_row[r + i], options.scale);
+            score_gradients(d_row, p_row, own, s.dots.data[r + i], options.scale);
+            std::fill(p_row + own, p_row + seen, 0.0F);
+            std::fill(d_row + own, d_row + seen, 0.0F);
+            s.d_left.add_row(d_row, seen, i);
+          }
+          multiply<E>({n.value_size, seen, kQueryRows}, reading(columns_from(s.dout_columns, r)),
+                      s.p_rows.of(s.p, seen), true, dv);
+          multiply<E>({n.size, seen, kQueryRows}, reading(columns_from(s.q_columns, r)),
+                      s.d_rows.of(s.d, seen), true, dk);
+          multiply<E>({kQueryRows, n.size, seen}, s.d_left.of(s.d), reading(s.key_rows), first > 0,
+                      rows_from(dq_sums, r));
+        });
+      }
+      for (int64_t i = 0; i < n.queries; ++i) s.dq.finish_row(i, 1, dq);
     }
     transpose(reading(s.dk), {n.size, n.keys}, result_head_of<E>(d_key, b, g));
     transpose(reading(s.dv), {n.value_size, n.keys}, result_head_of<E>(d_value, b, g));
@@ -346,9 +375,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
 
 bool takes_blocks(const Tensor& query, const Tensor& key, const Tensor& value) {
   const auto type = query.scalar_type();
-  const bool served = type == at::kBFloat16
-                          ? has_pair_microkernels()
-                          : prefers_blocks(type, kQueryRows, kQueryRows, kQueryRows);
+  const bool served = type == at::kBFloat16 ? has_pair_microkernels() : has_blocks(type);
   if (!served) return false;
   for (const auto* t : {&query, &key, &value}) {
     if (t->scalar_type() != type || t->numel() == 0 || t->stride(3) != 1 ||

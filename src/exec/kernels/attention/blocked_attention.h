@@ -12,8 +12,8 @@ namespace perigee::exec::kernels {
 
 // Returns whether the functions below serve these operands: of one type, with contiguous rows,
 // numbers of queries and keys that are multiples of 64 and sizes of heads that are multiples of 16;
-// of bfloat16 where the CPU has its instructions, of float32 where products go by blocks
-// (product.h). Depends on shapes, strides, types and the CPU only.
+// of bfloat16 where the CPU has its instructions, of float32 where it has AVX-512. Depends on
+// shapes, strides, types and the CPU only.
 bool takes_blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
 struct BlockedAttention {
