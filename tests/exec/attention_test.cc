@@ -1,5 +1,6 @@
 // Kernels of attention against the reference.
 #include "exec/kernels/attention/blocked_attention.h"
+#include "exec/kernels/blocked_product.h"
 #include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"
@@ -15,7 +16,7 @@ TEST_CASE("attention's kernels equal the reference in every type, grouped and ca
   const bool causal = GENERATE(true, false);
   const int64_t groups = GENERATE(1, 2, 4), keys = GENERATE(5, 9), value_size = GENERATE(8, 6);
   at::manual_seed(1);
-  // The layout of a fused projection: [b, s, h, d] transposed.
+  // The layout of a projection: [b, s, h, d] transposed.
   const auto q = at::randn({2, 5, 4, 8}, type).transpose(1, 2);
   const auto k = at::randn({2, keys, groups, 8}, type).transpose(1, 2);
   const auto v = at::randn({2, keys, groups, value_size}, type).transpose(1, 2);
@@ -137,27 +138,31 @@ TEST_CASE("attention in a low precision is that of float32, rounded once") {
 TEST_CASE("attention by microkernels equals that of float64 within its rounding") {
   const auto type = GENERATE(at::kBFloat16, at::kFloat);
   const bool causal = GENERATE(true, false);
-  const int64_t groups = GENERATE(1, 2), keys = GENERATE(64, 192, 320), size = GENERATE(32, 48);
-  const double scale = GENERATE(0.2, -0.2), most = type == at::kFloat ? 1e-5 : 0.015;
-  constexpr int64_t kQueries = 320, kHeads = 4, kValueSize = 64;
+  const auto [queries, keys] = GENERATE(
+      table<int64_t, int64_t>({{64, 64}, {320, 320}, {64, 576}, {320, 64}}));
+  const int64_t size = GENERATE(16, 48), value_size = size == 16 ? 64 : 32;
+  const int64_t groups = size == 16 ? 1 : keys == 64 ? 4 : 2;
+  // Negative at some sizes.
+  const double scale = keys == 320 ? -0.2 : 0.2, most = type == at::kFloat ? 1e-5 : 0.015;
+  constexpr int64_t kHeads = 4;
   at::manual_seed(1);
-  // The layout of a fused projection.
+  // Slices of the rows of a fused projection.
   const auto part = [&](int64_t rows, int64_t heads, int64_t width) {
-    return at::randn({2, rows, heads, width}).to(type).transpose(1, 2);
+    return at::randn({2, rows, heads + 1, width}).to(type).narrow(2, 1, heads).transpose(1, 2);
   };
-  const Named in = {{"query", part(kQueries, kHeads, size)},
+  const Named in = {{"query", part(queries, kHeads, size)},
                     {"key", part(keys, groups, size)},
-                    {"value", part(keys, groups, kValueSize)}};
-  const auto grad = part(kQueries, kHeads, kValueSize);
+                    {"value", part(keys, groups, value_size)}};
+  const auto grad = part(queries, kHeads, value_size);
   const auto run = [&](Named tensors, at::Tensor d_out, DType dtype, DType sums) {
     const Args args = {{"causal", causal}, {"scale", scale}};
     auto made = call(cpu_kernel, "perigee::attention", tensors, args,
-                     {{dtype, {2, kHeads, kQueries, kValueSize}}, {sums, {2, kHeads, kQueries}}});
+                     {{dtype, {2, kHeads, queries, value_size}}, {sums, {2, kHeads, queries}}});
     tensors.insert(tensors.end(), {{"grad", d_out}, {"output", made[0]}, {"logsumexp", made[1]}});
     const auto gradients = call(cpu_kernel, "perigee::attention_backward", tensors, args,
-                                {{dtype, {2, kHeads, kQueries, size}},
+                                {{dtype, {2, kHeads, queries, size}},
                                  {dtype, {2, groups, keys, size}},
-                                 {dtype, {2, groups, keys, kValueSize}}});
+                                 {dtype, {2, groups, keys, value_size}}});
     made.insert(made.end(), gradients.begin(), gradients.end());
     return made;
   };
@@ -172,6 +177,8 @@ TEST_CASE("attention by microkernels equals that of float64 within its rounding"
   exec::set_op_threads(threads);
   // Other products are MKL's, which may round differently within a team of threads.
   const bool by_blocks = kernels::takes_blocks(in[0].second, in[1].second, in[2].second);
+  CHECK(by_blocks ==
+        (type == at::kFloat ? kernels::has_blocks(type) : kernels::has_pair_microkernels()));
   for (size_t i = 0; i < wide.size(); ++i) {
     INFO("result " << i);
     if (by_blocks) CHECK(at::equal(one[i], two[i]));

@@ -23,7 +23,7 @@ bool takes_rows(const at::Tensor& query, const at::Tensor& key, const at::Tensor
 
 // query [b,h,s,d], key [b,g,t,d], value [b,g,t,e] -> output [b,h,s,e] stored as [b,s,h,e],
 // logsumexp [b,h,s] in the type of the computation. A query that sees no key gets 0 and -inf.
-// Allocations depend on shapes only.
+// Allocations depend on shapes, types and the number of threads.
 std::tuple<at::Tensor, at::Tensor> attention_rows(const at::Tensor& query, const at::Tensor& key,
                                                   const at::Tensor& value,
                                                   const RowAttention& options);

@@ -20,6 +20,7 @@ using at::Tensor;
 
 constexpr int64_t kQueryRows = 64;  // of a block
 constexpr int64_t kPartKeys = 256;  // of a part of the keys, whose gradients are computed together
+static_assert(kPartKeys % kQueryRows == 0);
 // Words after a row: rows 4 KiB apart would share cache sets, where a product reads columns.
 constexpr int64_t kRowPadding = 16;
 
@@ -58,7 +59,7 @@ struct BlockShape {
   int64_t m, n, k;
 };
 
-// product [m,n] = left [m,k] right [k,n], or += where it adds. Each shape is compiled once.
+// product [m,n] = left [m,k] right [k,n], or += where it adds. Each thread compiles a shape with its steps once.
 template <class E>
 void multiply(BlockShape shape, MatrixRows<const E> left, MatrixRows<const Word<E>> right,
               bool adds, MatrixRows<float> product) {
@@ -108,9 +109,9 @@ void pack_rows(MatrixRows<const E> from, MatrixSize size, MatrixRows<Word<E>> to
 // A block of scores as a right factor: pairs of its rows, in memory that is taken for them, or
 // floats where they lie.
 template <class E>
-class ScoreRows {
+class RightScores {
  public:
-  ScoreRows(Room& room, int64_t step) {
+  RightScores(Room& room, int64_t step) {
     if constexpr (kPairs<E>) pairs_ = room.words<E>(kQueryRows, step);
   }
   MatrixRows<const Word<E>> of(MatrixRows<float> scores, int64_t keys) const {
@@ -129,10 +130,10 @@ class ScoreRows {
 // A block of scores as a left factor: its rows rounded, in memory that is taken for them, or floats
 // where they lie.
 template <class E>
-class ScoreFactor {
+class LeftScores {
  public:
-  ScoreFactor(Room& room, int64_t step) {
-    if constexpr (kPairs<E>) rounded_ = room.elements<E>(kQueryRows, 2 * step);
+  LeftScores(Room& room, int64_t step) {
+    if constexpr (kPairs<E>) rounded_ = room.elements<E>(kQueryRows, step);
   }
   // Is called for each row of the block before `of`.
   void add_row(const float* row, int64_t count, int64_t i) const {
@@ -222,14 +223,14 @@ struct ForwardScratch {
   MatrixRows<Word<E>> keys;
   MatrixRows<Word<E>> values;
   MatrixRows<float> scores;
-  ScoreFactor<E> p;
+  LeftScores<E> p;
   ResultRows<E> results;
 
   ForwardScratch(Room& room, const HeadSizes& n)
       : keys(room.words<E>(n.size, key_step(n))),
         values(room.words<E>(n.keys, n.value_size)),
         scores(room.floats(kQueryRows, key_step(n))),
-        p(room, key_step(n)),
+        p(room, n.keys + 2 * kRowPadding),
         results(room, kQueryRows, n.value_size) {}
 };
 
@@ -272,11 +273,10 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
 
 template <class E>
 struct BackwardScratch {
-  // Of the keys and values of a part.
-  MatrixRows<Word<E>> keys, values, key_rows;
-  MatrixRows<float> p, d;
-  ScoreRows<E> p_rows, d_rows;
-  ScoreFactor<E> d_left;
+  MatrixRows<Word<E>> keys, values, key_rows;  // of a part
+  MatrixRows<float> p, d;                      // of a block of queries and a part of the keys
+  RightScores<E> right;                        // of p, then of d
+  LeftScores<E> d_left;
   MatrixRows<float> dk, dv;  // gradients of all keys and values, transposed
   // Of a head's queries.
   MatrixRows<E> q_columns, dout_columns;
@@ -294,9 +294,8 @@ struct BackwardScratch {
         key_rows(room.words<E>(part, n.size)),
         p(room.floats(kQueryRows, part + kRowPadding)),
         d(room.floats(kQueryRows, part + kRowPadding)),
-        p_rows(room, part + kRowPadding),
-        d_rows(room, part + kRowPadding),
-        d_left(room, part + kRowPadding),
+        right(room, part + kRowPadding),
+        d_left(room, part + 2 * kRowPadding),
         dk(room.floats(n.size, key_step(n))),
         dv(room.floats(n.value_size, key_step(n))),
         q_columns(room.elements<E>(n.size, n.queries + 2 * kRowPadding)),
@@ -305,8 +304,9 @@ struct BackwardScratch {
         dq(room, n.queries, n.size) {}
 };
 
-// Gradients part by part of the keys, as in FlashAttention-2 (Dao 2023), so that what a part reads
-// and adds to stays in the cache for all blocks of queries.
+// Gradients part by part of the keys, as in FlashAttention-2 (Dao 2023): keys and values of a part
+// and their gradients stay in the cache, while each block of queries and its gradients pass once.
+// Heads that share keys pack them again, which is little beside their products.
 template <class E>
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query,
                                             const Tensor& key, const Tensor& value,
@@ -320,6 +320,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   auto d_value = make_rows(value, {n.batch, n.keys, n.groups, n.value_size});
   using Scratch = BackwardScratch<E>;
   const int64_t part_keys = Scratch::part_keys(n);
+  const int64_t seen_keys = options.causal ? std::min(n.keys, n.queries) : n.keys;
   each_group_with<Scratch>(n, query, [&](int64_t b, int64_t g, const Scratch& s) {
     const auto group_keys = head_of<E>(key, b, g), group_values = head_of<E>(value, b, g);
     std::fill_n(s.dk.data, n.size * s.dk.step, 0.0F);
@@ -335,7 +336,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
       for (int64_t i = 0; i < n.queries; ++i) {
         s.dots.data[i] = dot_product(dout.row(i), out.row(i), n.value_size);
       }
-      for (int64_t first = 0; first < n.keys; first += part_keys) {
+      for (int64_t first = 0; first < seen_keys; first += part_keys) {
         const int64_t count = std::min(part_keys, n.keys - first);
         const auto keys = rows_from(group_keys, first), values = rows_from(group_values, first);
         pack_columns(keys, {count, n.size}, s.keys);
@@ -356,9 +357,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
             s.d_left.add_row(d_row, seen, i);
           }
           multiply<E>({n.value_size, seen, kQueryRows}, reading(columns_from(s.dout_columns, r)),
-                      s.p_rows.of(s.p, seen), true, dv);
+                      s.right.of(s.p, seen), true, dv);
           multiply<E>({n.size, seen, kQueryRows}, reading(columns_from(s.q_columns, r)),
-                      s.d_rows.of(s.d, seen), true, dk);
+                      s.right.of(s.d, seen), true, dk);
           multiply<E>({kQueryRows, n.size, seen}, s.d_left.of(s.d), reading(s.key_rows), first > 0,
                       rows_from(dq_sums, r));
         });

@@ -1,7 +1,8 @@
 // Attention of bfloat16 and float32 by the microkernels of LibTorch's oneDNN, by blocks of 64 query
-// rows. Those of bfloat16 multiply pairs of numbers without rounding and add up in float32;
-// probabilities and gradients of scores are rounded to bfloat16 before they are multiplied, as in
-// FlashAttention (Dao et al. 2022) and LibTorch's kernel. Faster than attention_rows.h.
+// rows; its gradients also by parts of 256 keys. Microkernels of bfloat16 multiply pairs of numbers
+// without rounding and add up in float32; probabilities and gradients of scores are rounded to
+// bfloat16 before they are multiplied, as in FlashAttention (Dao et al. 2022) and LibTorch's kernel.
+// Faster than attention_rows.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +13,8 @@ namespace perigee::exec::kernels {
 
 // Returns whether the functions below serve these operands: of one type, with contiguous rows,
 // numbers of queries and keys that are multiples of 64 and sizes of heads that are multiples of 16;
-// of bfloat16 where the CPU has its instructions, of float32 where it has AVX-512. Depends on
-// shapes, strides, types and the CPU only.
+// where LibTorch has microkernels for this CPU (blocked_product.h): of float32 for AVX-512, of
+// bfloat16 for its AVX-512 instructions. Depends on shapes, strides, types and the CPU only.
 bool takes_blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
 struct BlockedAttention {
@@ -22,7 +23,7 @@ struct BlockedAttention {
 };
 
 // query [b,h,s,d], key [b,g,t,d], value [b,g,t,e] -> output [b,h,s,e] stored as [b,s,h,e],
-// logsumexp [b,h,s] float32. Allocations depend on shapes only.
+// logsumexp [b,h,s] float32. Allocations depend on shapes, types and the number of threads.
 std::tuple<at::Tensor, at::Tensor> blocked_attention(const at::Tensor& query, const at::Tensor& key,
                                                      const at::Tensor& value,
                                                      const BlockedAttention& options);
