@@ -123,6 +123,10 @@ void add_new_values(Session& session) {
 void add_results(Session& session, const Result& result) {
   for (const auto& [name, tensor] : result.results) {
     if (!tensor.defined()) fail("capture", "results are tensors, but \"{}\" is undefined", name);
+    if (name == "loss" || name == "grad_norm") {
+      fail("capture", "\"{}\" is a figure of each step: give the model's result another name",
+           name);
+    }
     add_output(session, Output::Kind::result, name, session.value_of(of_session(session, tensor)));
   }
 }

@@ -164,5 +164,7 @@ std::shared_ptr<Net> deferred(Args&&... args) {
       *model = function(config);                                               \
     } catch (const std::exception& error) {                                    \
       ::perigee::tracing::report_plugin_error(error.what());                   \
+    } catch (...) {                                                            \
+      ::perigee::tracing::report_plugin_error("an error of an unknown type");  \
     }                                                                          \
   }

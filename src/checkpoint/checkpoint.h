@@ -155,6 +155,8 @@ class Checkpoint {
   // read of a file checks its checksum. Throws Error naming tensor, file and remedy when the tensor
   // is missing, has another dtype or shape, or a file is missing, cut short or damaged.
   void read(const TensorPart& part, std::span<std::byte> out) const;
+  // Throws Error when the tensor is missing, or has another dtype or shape. Reads nothing.
+  void require(const TensorPart& part) const;
 
   // Checks every file's size and checksum. Throws Error for the first that is wrong.
   void verify() const;

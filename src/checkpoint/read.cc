@@ -230,7 +230,7 @@ const StoredTensor* Checkpoint::find(std::string_view name) const {
   return found == impl_->tensors.end() || found->name != name ? nullptr : &*found;
 }
 
-void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
+void Checkpoint::require(const TensorPart& part) const {
   if (std::ranges::find(part.shape, 0) != part.shape.end()) return;  // is not stored
   const auto* tensor = find(part.name);
   if (!tensor) {
@@ -247,6 +247,11 @@ void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
          part.name, impl_->folder, graph::name_of(part.dtype), shape_text(part.shape),
          graph::name_of(tensor->dtype), shape_text(tensor->shape));
   }
+}
+
+void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
+  if (std::ranges::find(part.shape, 0) != part.shape.end()) return;  // is not stored
+  require(part);
   const auto size = graph::size_of(part.dtype);
   const auto wanted = count_of(part.ranges);
   if (out.size() != static_cast<size_t>(wanted) * size) {

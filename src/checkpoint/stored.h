@@ -12,4 +12,7 @@ namespace perigee::checkpoint {
 // each other's checkpoints. Throws as Checkpoint::read.
 void read_stored(const Checkpoint& checkpoint, TensorPart part, at::Tensor target);
 
+// Throws as Checkpoint::require for a part that read_stored could not read.
+void require_stored(const Checkpoint& checkpoint, TensorPart part);
+
 }  // namespace perigee::checkpoint

@@ -149,6 +149,11 @@ void read_fields(const Json& value, StrategySpec& strategy) {
            fmt::join(keys, ", "), key, did_you_mean(key, keys));
     }
   }
+  if (value.contains("plan") && (!value["plan"].is_object() || !value.contains("methods"))) {
+    fail("strategy",
+         "plan is the result of a strategy's methods, but there are none: return the "
+         "plan itself, or methods");
+  }
   if (value.contains("job")) {
     if (!value["job"].is_string())
       fail("strategy", "job must be a file name, but got {}", value["job"].dump());

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "capture/deferred.h"
 #include "checkpoint/weights/merge.h"
 #include "exec/memory/allocator.h"
@@ -22,6 +24,7 @@
 #include "train/ranks/share.h"
 #include "train/step/check_loss.h"
 #include "train/step/rank_trainer.h"
+#include "train/step/step_data.h"
 #include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
 #include "train/task/threads.h"
@@ -92,14 +95,16 @@ Job with_threads(Job job, int64_t ranks) {
   return job;
 }
 
-void check_batch(const Batch& batch, const Job& job) {
+// Is done before the ranks start, so that they all can go on after an error.
+void check_batch(const Batch& batch, const Job& job, const graph::Graph& graph) {
   for (const auto& [name, tensor] : batch) {
-    if (!job.data.is_batched(name)) continue;
+    if (!job.data.is_batched(name) || !tensor.defined()) continue;
     if (tensor.dim() == 0 || tensor.size(0) != job.batch.global) {
       fail("trainer", "a global batch has batch.global = {} samples, but {} has {}",
            job.batch.global, name, tensor.dim() == 0 ? 0 : tensor.size(0));
     }
   }
+  train::check_fields(job, graph, batch);
 }
 
 }  // namespace
@@ -216,6 +221,11 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
   std::map<std::string, at::Tensor> values;
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
+  // Tensors with values, as after copy_to, have them in place of their initialisation.
+  std::erase_if(values, [](const auto& item) { return tracing::is_deferred(item.second); });
+  std::erase_if(blueprint.init.outputs, [&](const auto& output) {
+    return output.kind == graph::Output::Kind::result && values.contains(output.name);
+  });
   // Records the missing traces once, before the ranks compile.
   train::require_trained(job, blueprint.training);
   const auto spec = train::step_spec(job, blueprint.training);
@@ -259,7 +269,7 @@ void Trainer::run() {
 }
 
 Report Trainer::step(const Batch& batch) {
-  check_batch(batch, impl_->job);
+  check_batch(batch, impl_->job, impl_->blueprints.front().training);
   FixedBatch source(batch, impl_->job);
   return impl_->step(impl_->last_step + 1, source);
 }
@@ -268,7 +278,7 @@ int64_t Trainer::last_step() const { return impl_->last_step; }
 
 std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
   impl_->require_values();
-  check_batch(batch, impl_->job);
+  check_batch(batch, impl_->job, impl_->blueprints.front().evaluation);
   FixedBatch source(batch, impl_->job);
   SharedSource shared(source);
   std::map<std::string, double> metrics;
@@ -287,7 +297,7 @@ std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
 
 std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
   impl_->require_values();
-  check_batch(batch, impl_->job);
+  check_batch(batch, impl_->job, impl_->blueprints.front().evaluation);
   const auto& plan = impl_->blueprints.front().plan;
   if (plan.microbatches > 1) {
     fail("trainer",
@@ -314,6 +324,7 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
 
 void Trainer::save(const std::string& folder) {
   impl_->require_values();
+  if (impl_->has_root() && !checkpoint::is_s3(folder)) make_folders(folder + "/checkpoints");
   impl_->each([&](size_t i) {
     train::Checkpoints checkpoints(
         *impl_->ranks[i], impl_->communicator(i), impl_->job,
@@ -325,6 +336,7 @@ void Trainer::save(const std::string& folder) {
 
 void Trainer::load(const std::string& folder) {
   const auto path = checkpoint::find_checkpoint(folder);
+  for (const auto& rank : impl_->ranks) rank->require_fits(checkpoint::Checkpoint(path));
   impl_->each([&](size_t i) {
     const checkpoint::Checkpoint checkpoint(path);
     impl_->ranks[i]->load(checkpoint);
@@ -359,6 +371,11 @@ void Trainer::copy_to(torch::nn::Module& net) {
     const auto other = tied.find(name);
     const auto found = values.find(other == tied.end() ? name : other->second);
     if (found == values.end()) return;  // the graph does not use it
+    if (found->second.sizes() != target.sizes()) {
+      fail("trainer",
+           "copy_to needs a module like that of the plan, but {} is [{}] in place of [{}]", name,
+           fmt::join(target.sizes(), ", "), fmt::join(found->second.sizes(), ", "));
+    }
     if (tracing::is_deferred(target)) {
       target.set_data(found->second.to(target.scalar_type()));
     } else {

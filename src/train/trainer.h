@@ -59,7 +59,7 @@ enum class Control { go, stop };
 class Trainer {
  public:
   // Compiles the plan for every rank of this process and sets the first values: from
-  // job.train.weights, from `net`'s tensors, or, for a deferred module, as recorded at its
+  // job.train.weights, from `net`'s tensors, or, for tensors that are deferred, as recorded at their
   // construction. `profile`: the database of allocation traces, shared by runs ("": that of the
   // job, or the user's). All processes construct their Trainer with the same arguments.
   Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& job, Ranks ranks,
@@ -77,13 +77,15 @@ class Trainer {
   // Returns the last step that ran.
   int64_t last_step() const;
 
-  // Returns the loss of a global batch in eval mode, and means of scalar results.
+  // Returns the loss of a global batch in eval mode and, for plans with one microbatch, means of
+  // scalar results.
   std::map<std::string, double> evaluate(const Batch& batch);
   // Returns the full named results of a global batch in eval mode, on the CPU. The plan must have
   // one microbatch.
   std::map<std::string, at::Tensor> forward(const Batch& batch);
 
-  // Writes and reads weights, optimizer state and step, below `folder`/checkpoints.
+  // Writes and reads weights, optimizer state and step, below `folder`/checkpoints, of which the
+  // newest train.keep_checkpoints stay.
   void save(const std::string& folder);
   void load(const std::string& folder);
   // Copies the full weights and buffers into the module, which gets ordinary CPU tensors where it

@@ -62,7 +62,9 @@ struct Range {
       high *= factor;
       return;
     }
-    const double more = low == high ? std::max(std::abs(low) * 0.1, 1e-9) : (high - low) * 0.04;
+    // Numbers that differ in their last bits only count as one.
+    const bool one = high - low <= std::max(std::abs(low), std::abs(high)) * 1e-12;
+    const double more = one ? std::max(std::abs(low) * 0.1, 1e-9) : (high - low) * 0.04;
     low -= more;
     high += more;
   }
@@ -235,7 +237,9 @@ std::vector<double> ticks(double low, double high, int count, bool logarithmic) 
                                : rough / power > 2 ? 5
                                : rough / power > 1 ? 2
                                                    : 1);
-  for (auto k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; ++k) {
+  const double first = std::ceil(low / step - 1e-9);
+  if (!(std::abs(first) < 1e15)) return values;  // its successors would not differ
+  for (auto k = first; k * step <= high + step * 1e-9; ++k) {
     values.push_back(k == 0 ? 0 : k * step);
   }
   return values;

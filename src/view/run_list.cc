@@ -28,14 +28,16 @@ constexpr int64_t kMostTraceBytes = 128 << 20;  // of a trace that is shown
 
 bool is_run(const fs::path& folder) {
   std::error_code ignored;
-  return fs::exists(folder / "metrics.jsonl", ignored) || fs::exists(folder / "job.toml", ignored);
+  if (fs::exists(folder / "metrics.jsonl", ignored)) return true;
+  return fs::exists(folder / "job.toml", ignored) && fs::exists(folder / "plan.json", ignored);
 }
 
 // Returns the file's text, or its last `most` bytes from the begin of a line; "" where there is no
 // file that can be read.
 std::string text_of(const fs::path& path, int64_t most = -1) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return "";
+  std::error_code ignored;
+  if (!file || !fs::is_regular_file(path, ignored)) return "";
   const auto size = static_cast<int64_t>(file.tellg());
   const auto begin = most >= 0 && size > most ? size - most : 0;
   file.seekg(begin);
@@ -119,8 +121,9 @@ json version_of(const fs::path& path) {
   return error ? json() : json(time.time_since_epoch().count());
 }
 
-// Returns why the run cannot be read; null where it can.
-json problem_of(const std::string& folder) {
+// Returns why the run cannot be read, which may be known; null where it can.
+json problem_of(const std::string& folder, const std::string& known) {
+  if (!known.empty()) return known;
   try {
     require_run_format(folder);
     return nullptr;
@@ -198,7 +201,14 @@ void RunList::refresh() {
     std::ranges::sort(found);
     for (const auto& folder : found) add(folder);
   }
-  for (auto& entry : entries_) entry.metrics->read();
+  for (auto& entry : entries_) {
+    try {
+      entry.metrics->read();
+      entry.problem.clear();
+    } catch (const Error& error) {
+      entry.problem = error.what();
+    }
+  }
 }
 
 void RunList::add(const std::string& folder) {
@@ -212,7 +222,7 @@ void RunList::add(const std::string& folder) {
   if (is_taken(name)) name = where;
   entries_.push_back({name, where,
                       std::make_shared<Metrics>((fs::path(where) / "metrics.jsonl").string()),
-                      std::make_shared<Trace>()});
+                      std::make_shared<Trace>(), ""});
 }
 
 const RunList::Entry& RunList::entry(std::string_view name) const {
@@ -229,7 +239,7 @@ json RunList::overview() const {
   for (const auto& entry : entries_) {
     const auto& metrics = *entry.metrics;
     const fs::path folder = entry.folder;
-    if (auto problem = problem_of(entry.folder); !problem.is_null()) {
+    if (auto problem = problem_of(entry.folder, entry.problem); !problem.is_null()) {
       json run = {{"name", entry.name}, {"folder", entry.folder}, {"state", "unreadable"}};
       for (const char* key : {"steps", "of", "loss", "val_loss", "tokens_per_s", "mfu"}) {
         run[key] = nullptr;

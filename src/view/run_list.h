@@ -51,6 +51,7 @@ class RunList {
     std::string name, folder;
     std::shared_ptr<Metrics> metrics;
     std::shared_ptr<Trace> trace;
+    std::string problem;  // why its metrics cannot be read, or ""
   };
 
   void add(const std::string& folder);

@@ -59,6 +59,30 @@ const std::vector<Refused>& refused() {
   return list;
 }
 
+// Arguments that an op cannot take.
+const std::vector<Refused>& wrong_arguments() {
+  static const std::vector<Refused> list = {
+      {"a layer norm of other dims", "normalized_shape is the input's last dims, but got [3]",
+       [](auto x, auto) { return torch::layer_norm(x, {3}).sum(); }},
+      {"a layer norm of no dims", "normalized_shape is the input's last dims, but got []",
+       [](auto x, auto) { return torch::layer_norm(x, {}).sum(); }},
+      {"a layer norm with a weight of another size", "layer_norm's weight must be",
+       [](auto x, auto) {
+         return torch::layer_norm(x, {x.size(-1)}, torch::ones({x.size(-1) + 1}, x.options()))
+             .sum();
+       }},
+      {"a convolution without a stride", "stride of a convolution must be at least 1, but got [0]",
+       [](auto x, auto) {
+         return torch::conv1d(x.unsqueeze(1), torch::ones({1, 1, 1}, x.options()), {}, 0).sum();
+       }},
+      {"unfold without a stride", "stride of im2col must be at least 1",
+       [](auto x, auto) { return torch::im2col(x.unsqueeze(0), 2, 1, 0, 0).sum(); }},
+      {"pixels shuffled by 0", "factor of pixel_shuffle must be at least 1",
+       [](auto x, auto) { return torch::pixel_shuffle(x.unsqueeze(0), 0).sum(); }},
+  };
+  return list;
+}
+
 }  // namespace
 
 std::vector<Layer> refused_layers() {
@@ -104,6 +128,23 @@ TEST_CASE("ops that depend on values are refused by name and scope") {
     // A later capture works.
     check_parity(net, batch, [&](const Batch& b) { return Result{(net.w * b.at("y")).sum()}; });
   }
+}
+
+TEST_CASE("arguments that an op cannot take are refused by name") {
+  struct Net : nn::Module {
+    at::Tensor w = register_parameter("w", normal({3, 4}));
+  } net;
+  const Batch batch{{"y", normal({3, 4})}};
+  for (const auto& test : wrong_arguments()) {
+    INFO(test.name);
+    const auto run = [&](const Batch& b) { return Result{test.run(net.w, b.at("y"))}; };
+    CHECK_THROWS_WITH(capture(net, batch, run), Catch::Contains(test.message));
+  }
+  const auto named = [&](const Batch& b) {
+    const auto sum = (net.w * b.at("y")).sum();
+    return Result{sum, {{"loss", sum}}};
+  };
+  CHECK_THROWS_WITH(capture(net, batch, named), Catch::Contains("give the model's result another"));
 }
 
 TEST_CASE("a running mean without momentum is refused because it counts batches") {

@@ -197,6 +197,7 @@ TEST_CASE("an error of a method is at the line that uses it") {
         "3: [strategy] events are step, loss_scale, but got \"stp\", did you mean \"step\"?");
   check("return {\n  methods = {},\n  sets = {},\n}",
         "3: [strategy] a strategy is a list of methods");
+  check("return { plan = {} }", "3: [strategy] plan is the result of a strategy's methods");
   // A method in place of a list.
   const std::string alone =
       "[strategy] a strategy is a list of methods, but this is the method fsdp "

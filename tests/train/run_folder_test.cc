@@ -96,10 +96,28 @@ TEST_CASE("a run that did not begin leaves no file, and a run without a step may
   { const RunFolder run(job_of(folder), {.overwrite = true}); }
   CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
   fs::create_directories(folder.at("new/runs/a/checkpoints/step-1.partial"));
-  for (const auto* name : {"job.toml", "plan.json", "log.txt", "metrics.jsonl"})
+  for (const auto* name : {".lock", "job.toml", "plan.json", "log.txt", "metrics.jsonl"})
     folder.add(fmt::format("new/runs/a/{}", name), "");
   CHECK(open(job, {}) == "nothing was thrown");
   CHECK(!fs::exists(folder.at("new/runs/a/job.toml")));
+}
+
+TEST_CASE("a folder with files of others that a run would replace is refused, and left as it is") {
+  Folder folder;
+  auto job = job_of(folder);
+  job.train.output = folder.at("mine");
+  for (const auto* name : {"job.toml", "samples.jsonl", "plan.json"}) {
+    folder.add(fmt::format("mine/{}", name), "of the user");
+    for (const bool overwrite : {false, true, false}) {
+      CHECK_THAT(open(job, {.overwrite = overwrite}), Catch::Contains("that no run wrote"));
+    }
+    CHECK(read_text(folder.at(fmt::format("mine/{}", name))) == "of the user");
+    CHECK(!fs::exists(folder.at("mine/.lock")));
+    fs::remove(folder.at(fmt::format("mine/{}", name)));
+  }
+  folder.add("mine/notes.txt", "of the user");
+  CHECK(open(job, {}) == "nothing was thrown");
+  CHECK(fs::exists(folder.at("mine/notes.txt")));
 }
 
 TEST_CASE("overwriting removes exactly the files of a run") {

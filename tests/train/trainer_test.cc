@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "capture/models/models.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
@@ -335,6 +336,63 @@ TEST_CASE("recorded steps train as others, and on a CPU are left out or an error
                         Catch::Contains("set cluster.graphs = \"auto\""));
 }
 
+// Gives all samples of a step, whichever are asked for.
+struct WholeBatches : DataSource {
+  std::unique_ptr<DataSource> source;
+  explicit WholeBatches(std::unique_ptr<DataSource> given) : source(std::move(given)) {}
+  Batch at(int64_t step, Range) override { return source->at(step, {0, 8}); }
+};
+
+TEST_CASE("a source that gives other samples than those asked for is refused") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto plan = make_plan(setup.source, data_parallel(2), setup.job, {2});
+  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2),
+                  std::make_unique<WholeBatches>(setup.data())};
+  CHECK_THROWS_WITH(trainer.run(), Catch::Contains("where 4 samples are asked for, but is [8"));
+}
+
+TEST_CASE("a trainer of several ranks goes on after a batch or a checkpoint that it refused") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto make = [&](const std::string& optimizer) {
+    auto job = setup.job;
+    job.optimizer = Job::parse("name = 'test'\n[model]\nkind = 'mlp'\n[optimizer]\nname = '" +
+                                   optimizer + "'",
+                               "test.toml")
+                        .optimizer;
+    const auto plan = make_plan(setup.source, data_parallel(2), job, {2});
+    return Trainer{*setup.module, plan, job, Ranks::threads(2), setup.data()};
+  };
+  auto trainer = make("adamw");
+  const auto batch = setup.data()->at(1, {0, 8});
+  trainer.step(batch);
+  const test::Folder folder;
+  trainer.save(folder.at("run"));
+  CHECK_THROWS(trainer.save("/dev/null/run"));
+  CHECK_THROWS(trainer.evaluate({{"x", at::zeros({8, 7}, at::kDouble)}}));
+  auto other = make("sgd");
+  const auto before = other.evaluate(batch).at("loss");
+  CHECK_THROWS(other.load(folder.at("run")));
+  CHECK(other.evaluate(batch).at("loss") == before);
+  CHECK(trainer.step(batch).step == 2);
+}
+
+TEST_CASE("a trainer on a module that was trained starts from its weights") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto plan = make_plan(setup.source, data_parallel(2), setup.job, {2});
+  Trainer first{*setup.module, plan, setup.job, Ranks::threads(2), setup.data()};
+  const auto batch = setup.data()->at(1, {0, 8});
+  const auto begin = first.evaluate(batch).at("loss");
+  first.run();
+  const auto trained = first.evaluate(batch).at("loss");
+  first.copy_to(*setup.module);
+  Trainer second{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  CHECK(second.evaluate(batch).at("loss") == trained);
+  CHECK(trained != begin);
+  Setup wider(toml("kind = 'mlp'\ninputs = 6\nwidth = 9\nlayers = 2\noutputs = 3"));
+  CHECK_THROWS_WITH(first.copy_to(*wider.module),
+                    Catch::Contains("a module like that of the plan"));
+}
+
 TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
@@ -346,6 +404,11 @@ TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan"
                     Catch::Contains("has 3"));
   CHECK_THROWS_WITH(trainer.step({{"z", at::zeros({8, 6}, at::kDouble)}}),
                     Catch::Contains("the model reads the input \"x\""));
+  CHECK_THROWS_WITH(
+      trainer.step({{"x", at::zeros({8, 7}, at::kDouble)}, {"y", at::zeros({8}, at::kLong)}}),
+      Catch::Contains("\"x\" must be float64 [6], as the model takes it"));
+  CHECK_THROWS_WITH(trainer.step({{"x", at::Tensor()}, {"y", at::zeros({8}, at::kLong)}}),
+                    Catch::Contains("\"x\" must be a dense tensor, but it is undefined"));
   setup.job.batch.global = 7;
   const auto data = Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
   CHECK_THROWS_WITH(make_plan(setup.source, data, setup.job, {2}),

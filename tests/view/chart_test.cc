@@ -34,6 +34,7 @@ TEST_CASE("ticks are round numbers within the range") {
   CHECK(ticks(1e-5, 1e-1, 5, true).size() == 5);
   CHECK(ticks(1, 30, 5, true) == std::vector<double>{1, 2, 5, 10, 20});
   CHECK(ticks(4.1, 4.4, 3, true).size() >= 2);  // no power of ten, nor its multiples
+  CHECK(ticks(1, std::nextafter(1, 2), 5).size() <= 1);
 }
 
 TEST_CASE("numbers of ticks are short") {
@@ -83,4 +84,12 @@ TEST_CASE("a chart without a point that can be drawn says so") {
              Contains("no data"));
   const auto one = to_svg({{.title = "t", .x_label = "step", .lines = {{"a", {1}, {5}}}}});
   CHECK(count(one, "<circle") == 1);
+}
+
+TEST_CASE("numbers that differ in their last bits only are drawn as one") {
+  Chart chart;
+  chart.lines.push_back({"lr", {1, 2}, {0.01, std::nextafter(0.01, 1)}});
+  const auto svg = to_svg({chart});
+  CHECK(svg.size() < 10'000);
+  CHECK_THAT(svg, Contains("0.01"));
 }

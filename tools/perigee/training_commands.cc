@@ -1,6 +1,6 @@
 // Commands that run ranks: train, profile, evaluate, export.
-#include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -160,6 +160,8 @@ void add_train(CLI::App& app, Action& action) {
       if (options->job.least_nodes < options->job.nodes) {
         task.job.train.checkpoint_when_stopped = true;
       }
+      // The run goes on when the reader of its log ends (| head).
+      ::signal(SIGPIPE, SIG_IGN);
       const auto train = [&](const Place& place) {
         std::string log_file;
         auto rank_task = task;

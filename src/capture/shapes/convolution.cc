@@ -1,4 +1,7 @@
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/fail.h"
 #include "capture/device/tensor.h"
@@ -12,12 +15,20 @@ int64_t at_dim(const std::vector<int64_t>& list, size_t d) {
   return list[list.size() == 1 ? 0 : d];
 }
 
+void require_positive(std::string_view op, std::string_view name, at::IntArrayRef values) {
+  if (std::ranges::all_of(values, [](int64_t value) { return value > 0; })) return;
+  fail("capture", "{} of {} must be at least 1, but got [{}]", name, op, fmt::join(values, ", "));
+}
+
 // (input [n, c, *], weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 std::vector<at::Tensor> convolution(const Values& v) {
   const auto input = v.tensor(0), weight = v.tensor(1);
   const auto stride = v.ints(3), padding = v.ints(4), dilation = v.ints(5), extra = v.ints(7);
   const bool transposed = v.boolean(6);
   const int64_t groups = v.integer(8);
+  require_positive("a convolution", "stride", stride);
+  require_positive("a convolution", "dilation", dilation);
+  require_positive("a convolution", "groups", {groups});
   const int64_t channels = transposed ? weight.size(0) : weight.size(1) * groups;
   if (input.dim() != weight.dim() || input.size(1) != channels) {
     fail("capture", "a convolution with weight [{}] in {} groups takes [n, {}, ...], but got [{}]",
@@ -56,6 +67,9 @@ std::vector<at::Tensor> convolution_backward(const Values& v) {
 std::vector<at::Tensor> im2col(const Values& v) {
   const auto self = v.tensor(0);
   const auto kernel = v.ints(1), dilation = v.ints(2), padding = v.ints(3), stride = v.ints(4);
+  require_positive("im2col", "kernel_size", kernel);
+  require_positive("im2col", "dilation", dilation);
+  require_positive("im2col", "stride", stride);
   int64_t blocks = 1, elements = 1;
   for (size_t i = 0; i < 2; ++i) {
     const int64_t size = self.size(self.dim() - 2 + static_cast<int64_t>(i));
@@ -73,6 +87,7 @@ std::vector<at::Tensor> im2col(const Values& v) {
 std::vector<at::Tensor> col2im(const Values& v) {
   const auto self = v.tensor(0);
   const auto output = v.ints(1), kernel = v.ints(2);
+  require_positive("col2im", "kernel_size", kernel);
   auto sizes = self.sizes().slice(0, self.dim() - 1).vec();
   sizes.back() /= at_dim(kernel, 0) * at_dim(kernel, 1);
   sizes.push_back(at_dim(output, 0));
@@ -84,6 +99,7 @@ std::vector<at::Tensor> pixel_shuffle(const Values& v) {
   auto sizes = v.tensor(0).sizes().vec();
   const auto n = sizes.size();
   const int64_t factor = v.integer(1);
+  require_positive("pixel_shuffle", "the factor", {factor});
   sizes[n - 3] /= factor * factor;
   sizes[n - 2] *= factor;
   sizes[n - 1] *= factor;
@@ -94,6 +110,7 @@ std::vector<at::Tensor> pixel_unshuffle(const Values& v) {
   auto sizes = v.tensor(0).sizes().vec();
   const auto n = sizes.size();
   const int64_t factor = v.integer(1);
+  require_positive("pixel_unshuffle", "the factor", {factor});
   sizes[n - 3] *= factor * factor;
   sizes[n - 2] /= factor;
   sizes[n - 1] /= factor;

@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <fmt/ranges.h>
 
+#include "base/fail.h"
 #include "capture/device/tensor.h"
 #include "capture/shapes/tables.h"
 
@@ -20,7 +22,18 @@ at::Tensor masked(bool wanted, at::IntArrayRef sizes, const at::Tensor& like) {
 std::vector<at::Tensor> layer_norm(const Values& v) {
   const auto input = v.tensor(0);
   auto sizes = input.sizes().vec();
-  const auto normalized = static_cast<int64_t>(v.ints(1).size());
+  const auto shape = v.ints(1);
+  const auto normalized = static_cast<int64_t>(shape.size());
+  if (normalized < 1 || normalized > input.dim() ||
+      input.sizes().slice(input.dim() - normalized) != at::IntArrayRef(shape)) {
+    fail("capture", "layer_norm's normalized_shape is the input's last dims, but got [{}] for [{}]",
+         fmt::join(shape, ", "), fmt::join(sizes, ", "));
+  }
+  for (const int i : {2, 3}) {
+    if (!v.tensor(i).defined() || v.tensor(i).sizes() == at::IntArrayRef(shape)) continue;
+    fail("capture", "layer_norm's {} must be [{}] as normalized_shape, but is [{}]",
+         i == 2 ? "weight" : "bias", fmt::join(shape, ", "), fmt::join(v.tensor(i).sizes(), ", "));
+  }
   for (int64_t d = input.dim() - normalized; d < input.dim(); ++d) sizes[d] = 1;
   const auto type = statistics_type(input);
   return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),

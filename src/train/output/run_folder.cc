@@ -156,9 +156,14 @@ RunFolder::RunFolder(const job::Job& job, const RunOptions& options)
   const bool seen = !checkpoint::is_s3(from) && fs::is_directory(from, ignored);
   if (options.resume && !seen) checkpoint::find_checkpoint(from);
   created_ = topmost_missing(path_);
+  const bool is_known = exists(file(kLock));
   try {
     make_folders(path_);
     lock_ = lock(path_);
+    if (!is_known) {
+      made_lock_ = lock_ >= 0;
+      require_no_other_files();
+    }
     prepare(job, options, from);
   } catch (...) {
     close();
@@ -179,6 +184,17 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
   }
   if (is_remote()) holds_metrics_ = exists(file(kMetrics));
   require_free(options);
+}
+
+void RunFolder::require_no_other_files() const {
+  if (holds_run(path_)) return;
+  for (const auto* name : kFiles) {
+    if (!exists(file(name))) continue;
+    fail("run",
+         "{} must be a new folder or one of a run, but it has a {} that no run wrote, and that a "
+         "run would replace: choose another train.output, or move that file",
+         path_, name);
+  }
 }
 
 void RunFolder::require_free(const RunOptions& options) const {
@@ -249,6 +265,10 @@ void RunFolder::require_resumable() const {
 RunFolder::~RunFolder() { close(); }
 
 void RunFolder::close() {
+  if (!began_ && made_lock_) {
+    std::error_code ignored;
+    fs::remove(file(kLock), ignored);
+  }
   if (!began_ && !created_.empty()) {  // folders that are not empty stay
     std::error_code error;
     if (lock_ >= 0) fs::remove(inside(path_, kLock), error);

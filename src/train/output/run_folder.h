@@ -88,6 +88,10 @@ class RunFolder {
   std::vector<std::string> changes_;
   std::string created_;  // the topmost folder that was created for it, or ""
   bool resumes_ = false, holds_metrics_ = true, began_ = false;
+  // Throws Error where files that a run replaces are another's. For a folder that had no run.
+  void require_no_other_files() const;
+
+  bool made_lock_ = false;  // the file that is locked was not there
   int lock_ = -1;
 };
 

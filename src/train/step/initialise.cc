@@ -1,5 +1,6 @@
 // RankTrainer::initialise: first values of a rank's parameters and buffers.
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -120,6 +121,10 @@ at::Tensor RankTrainer::first_value(const graph::Input& input,
     const auto value = values ? values(input.name) : at::Tensor();
     if (!value.defined())
       fail("train", "every parameter needs a first value, but {} has none", input.name);
+    if (value.sizes() != whole.sizes()) {
+      fail("train", "the module must be that of the plan, but {} is [{}] in place of [{}]",
+           input.name, fmt::join(value.sizes(), ", "), fmt::join(whole.sizes(), ", "));
+    }
     whole.copy_(value);
   }
   everyone(communicator_)

@@ -90,8 +90,26 @@ void RankTrainer::set_loss_scale(double scale) {
   loss_scale_.reset();
 }
 
-void RankTrainer::load(const checkpoint::Checkpoint& checkpoint, const Done& done) {
+RankTrainer::Stored RankTrainer::stored(const checkpoint::Checkpoint& checkpoint,
+                                        const compile::Binding& binding) const {
   const auto& program = executor_->program();
+  if (!checkpoint::is_kept(binding.kind)) return {};
+  // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.
+  const bool of_method = binding.name.starts_with("loss_scale:") ||
+                         binding.name.starts_with("fp8:");
+  auto part = checkpoint::part_of_binding(program, binding);
+  auto own = checkpoint::part_of_copies(part, program.model_copies, program.model_copy);
+  // It also does where histories have another length, or are per rank and the mesh differs.
+  const auto fits = [&](const auto& wanted) {
+    const auto* found = checkpoint.find(wanted.name);
+    return found && found->shape == wanted.shape;
+  };
+  if (program.model_copies > 1 && fits(own)) return {std::move(own), true};
+  if (of_method && !fits(part)) return {};
+  return {std::move(part), false};
+}
+
+void RankTrainer::require_fits(const checkpoint::Checkpoint& checkpoint) const {
   if (!blueprint_.plan.adapters) {
     for (const auto& tensor : checkpoint.tensors()) {
       const auto& name = tensor.name;
@@ -103,28 +121,23 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint, const Done& don
            checkpoint.folder(), name);
     }
   }
-  int64_t part_of_all = 0;
-  for (const auto& binding : program.bindings) {
-    done(part_of_all++, std::ssize(program.bindings));
-    if (!checkpoint::is_kept(binding.kind)) continue;
-    // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.
-    const bool of_method = binding.name.starts_with("loss_scale:") ||
-                           binding.name.starts_with("fp8:");
-    const auto part = checkpoint::part_of_binding(program, binding);
-    const auto tensor = executor_->tensor(binding);
-    const auto own = checkpoint::part_of_copies(part, program.model_copies, program.model_copy);
-    // It also does where histories have another length, or are per rank and the mesh differs.
-    const auto fits = [&](const auto& wanted) {
-      const auto* stored = checkpoint.find(wanted.name);
-      return stored && stored->shape == wanted.shape;
-    };
-    if (of_method && !fits(part) && !fits(own)) continue;
-    const auto* copies = program.model_copies > 1 ? checkpoint.find(own.name) : nullptr;
-    if (copies && copies->shape == own.shape) {
-      checkpoint::read_stored(checkpoint, own, tensor.unsqueeze(0));
-    } else {
-      checkpoint::read_stored(checkpoint, part, tensor);
+  for (const auto& binding : executor_->program().bindings) {
+    if (const auto found = stored(checkpoint, binding); found.part) {
+      checkpoint::require_stored(checkpoint, *found.part);
     }
+  }
+}
+
+void RankTrainer::load(const checkpoint::Checkpoint& checkpoint, const Done& done) {
+  require_fits(checkpoint);
+  const auto& bindings = executor_->program().bindings;
+  int64_t part_of_all = 0;
+  for (const auto& binding : bindings) {
+    done(part_of_all++, std::ssize(bindings));
+    const auto found = stored(checkpoint, binding);
+    if (!found.part) continue;
+    const auto tensor = executor_->tensor(binding);
+    checkpoint::read_stored(checkpoint, *found.part, found.of_copy ? tensor.unsqueeze(0) : tensor);
   }
 }
 

@@ -60,6 +60,9 @@ class RankTrainer {
   void initialise(
       const std::function<at::Tensor(const std::string&)>& values,
       const Done& done = [](int64_t, int64_t) {});
+  // Throws Error for a checkpoint of another model or optimizer.
+  void require_fits(const checkpoint::Checkpoint& checkpoint) const;
+  // Does so, before it sets anything.
   void load(
       const checkpoint::Checkpoint& checkpoint, const Done& done = [](int64_t, int64_t) {});
   // Sets the loss scale of the next steps, for a plan with a given loss scale; all ranks set the
@@ -131,6 +134,12 @@ class RankTrainer {
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data,
                  std::map<std::string, double> scalars, bool training);
   void read_loss_scale();
+  // The part of a checkpoint's tensor that a binding is read from; none where it has none.
+  struct Stored {
+    std::optional<checkpoint::TensorPart> part;
+    bool of_copy = false;  // a row of a tensor with all copies of the model
+  };
+  Stored stored(const checkpoint::Checkpoint& checkpoint, const compile::Binding& binding) const;
   // Returns the first value of a parameter or buffer; nothing where it is not `wanted` on this rank
   // and no other rank needs this one to take part.
   at::Tensor first_value(const graph::Input& input,

@@ -13,9 +13,15 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 
-// Returns the rank's part of a tensor of a batch that has only the rank's samples.
-at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
+// Returns the rank's part of a tensor of a batch, which has only the rank's `samples`.
+at::Tensor field_of(const Batch& batch, const compile::Binding& binding, int64_t samples) {
   const auto& field = find_field(batch, binding.name);
+  auto shape = binding.shape;
+  if (binding.batched && !shape.empty()) shape.front() = samples;
+  if (field.sizes() != shape) {
+    fail("data", "the input \"{}\" must be [{}] where {} samples are asked for, but is [{}]",
+         binding.name, fmt::join(shape, ", "), samples, fmt::join(field.sizes(), ", "));
+  }
   auto ranges = binding.ranges;
   if (ranges.empty()) return field;
   if (binding.batched) ranges.front().begin = 0;
@@ -26,15 +32,18 @@ at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
 
 const at::Tensor& find_field(const Batch& batch, const std::string& name) {
   const auto field = batch.find(name);
-  if (field != batch.end()) return field->second;
+  if (field != batch.end()) {
+    if (field->second.defined() && field->second.layout() == at::kStrided) return field->second;
+    fail("data", "the input \"{}\" must be a dense tensor, but it is {}", name,
+         field->second.defined() ? "sparse" : "undefined");
+  }
   std::vector<std::string> names;
   for (const auto& [known, tensor] : batch) names.push_back(known);
   fail("data", "the model reads the input \"{}\", but the data have no tensor of that name{}", name,
        did_you_mean(name, names));
 }
 
-void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns) {
-  const auto batch = data.at(0, {0, 1});
+void check_fields(const job::Job& job, const graph::Graph& graph, const Batch& batch) {
   for (const auto& input : graph.inputs) {
     if (!reads_input(graph, input.name)) continue;
     const auto& field = find_field(batch, input.name);
@@ -50,6 +59,11 @@ void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data
          input.batched ? "each sample of the input" : "the input", input.name, wanted, given,
          job.data.tensors.empty() ? "data or the model" : "files, data.sequence or the model");
   }
+}
+
+void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns) {
+  const auto batch = data.at(0, {0, 1});
+  check_fields(job, graph, batch);
   for (const auto& [name, tensor] : batch) {
     if (!warns || job.data.tensors.empty() || reads_input(graph, name)) continue;
     log::warn("data.tensors has \"{}\", but the model does not read it", name);
@@ -72,7 +86,7 @@ std::vector<std::map<std::string, at::Tensor>> step_data(const compile::Program&
       const auto first = microbatch * samples + program.model_copy * own;
       if (!(rows == wanted)) batch = data.at(step, {first + rows.begin, rows.length});
       wanted = rows;
-      parts[microbatch][binding.name] = field_of(batch, binding);
+      parts[microbatch][binding.name] = field_of(batch, binding, wanted.length);
     }
   }
   return parts;

@@ -15,16 +15,21 @@
 
 namespace perigee::train {
 
-// Returns the tensor of a batch that is the model's input `name`. Throws Error where there is none.
+// Returns the tensor of a batch that is the model's input `name`. Throws Error where there is none,
+// or it is not dense.
 const at::Tensor& find_field(const Batch& batch, const std::string& name);
 
-// Throws Error where the data lack an input that the model reads, or a sample of one has another
-// shape or type than the model's. Warns, where `warns`, of tensors of data.tensors that the model
+// Throws Error where a batch, of any number of samples, lacks an input that the model reads, or a
+// sample of one has another shape or type than the model's.
+void check_fields(const job::Job& job, const graph::Graph& graph, const Batch& batch);
+
+// Does so with a sample of the data. Warns, where `warns`, of tensors of data.tensors that the model
 // does not read.
 void check_data(const job::Job& job, const graph::Graph& graph, DataSource& data, bool warns);
 
 // Returns the program's data tensors by name, one map for each microbatch, with this rank's part of
-// the step's `global_batch` samples. Throws Error for a tensor that the data lacks.
+// the step's `global_batch` samples. Throws Error for a tensor that the data lack, or give in another
+// shape or another number of samples.
 std::vector<std::map<std::string, at::Tensor>> step_data(const compile::Program& program,
                                                          int64_t global_batch, int64_t step,
                                                          DataSource& data);

@@ -19,6 +19,8 @@ ModelSource::ModelSource(std::shared_ptr<torch::nn::Module> module, Batch exampl
       example_(std::move(example)),
       forward_(std::move(forward)),
       batched_(std::move(batched)) {
+  if (!module_) fail("capture", "a model's source needs a module, but it is null");
+  if (!forward_) fail("capture", "a model's source needs a forward function, but it is empty");
   if (example_.empty()) fail("capture", "a batch needs at least one tensor, but it has none");
   std::vector<std::string> names;
   for (const auto& [name, tensor] : example_) names.push_back(name);

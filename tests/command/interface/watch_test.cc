@@ -236,8 +236,11 @@ TEST_CASE("watch shows the differences of two plans and the report of each") {
 TEST_CASE("watch and plot refuse a run in another format, and watch goes on with others") {
   const Runs runs;
   runs.folder.write("runs/b/memory.json", "{\"format\":\"perigee.run/2\",\"kinds\":[]}\n");
+  std::filesystem::create_directories(runs.folder / "runs/c/metrics.jsonl");
+  runs.folder.write("runs/job.toml", "# of the user, beside the runs\n");
   const Watch watch(runs.path());
   const auto list = json::parse(ask(watch.port, "/api/runs").body);
+  CHECK(run_named(list, "c")["state"] == "unreadable");
   CHECK(run_named(list, "a")["problem"].is_null());
   CHECK(run_named(list, "a")["loss"] == 5.5);
   const auto b = run_named(list, "b");
