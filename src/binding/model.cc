@@ -173,15 +173,18 @@ class Script {
     }
     BatchField out;
     out.name = name;
-    const auto integer = [&](const json& value) {
-      if (!value.is_number_integer()) {
-        wrong(fmt::format("batch.{} holds whole numbers, but got {}", name, value.dump()));
+    const auto integer = [&](const json& value, int64_t least) {
+      if (!value.is_number_integer() || value.get<int64_t>() < least) {
+        wrong(fmt::format("batch.{} holds whole numbers of at least {}, but got {}", name, least,
+                          value.dump()));
       }
       return value.get<int64_t>();
     };
-    for (const auto& size : field.value("shape", json::array())) out.shape.push_back(integer(size));
-    out.classes = integer(field.value("classes", json(0)));
-    out.shift = integer(field.value("shift", json(0)));
+    for (const auto& size : field.value("shape", json::array())) {
+      out.shape.push_back(integer(size, 1));
+    }
+    out.classes = integer(field.value("classes", json(0)), 0);
+    out.shift = integer(field.value("shift", json(0)), 0);
     const auto fallback = out.classes > 0 ? "int64"
                                           : std::string(graph::name_of(tracing::dtype_of(type_)));
     const auto dtype = graph::dtype_of(field.value("dtype", fallback));

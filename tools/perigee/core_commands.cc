@@ -112,7 +112,9 @@ void add_lua(CLI::App& app, Action& action) {
       lua::State state(options->state);
       state.run_file(options->file);
       const auto value = lua::to_json(state.raw(), -1, "the result");
-      write_result(options->output, value.dump(options->output.json ? -1 : 2) + "\n");
+      write_result(options->output, value.dump(options->output.json ? -1 : 2, ' ', false,
+                                               nlohmann::json::error_handler_t::replace) +
+                                        "\n");
       return 0;
     };
   });

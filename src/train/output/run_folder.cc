@@ -160,10 +160,7 @@ RunFolder::RunFolder(const job::Job& job, const RunOptions& options)
   try {
     make_folders(path_);
     lock_ = lock(path_);
-    if (!is_known) {
-      made_lock_ = lock_ >= 0;
-      require_no_other_files();
-    }
+    made_lock_ = !is_known && lock_ >= 0;
     prepare(job, options, from);
   } catch (...) {
     close();
@@ -184,6 +181,7 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
   }
   if (is_remote()) holds_metrics_ = exists(file(kMetrics));
   require_free(options);
+  if (made_lock_ && !resumes_) require_no_other_files();
 }
 
 void RunFolder::require_no_other_files() const {
