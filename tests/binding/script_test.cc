@@ -34,6 +34,14 @@ TEST_CASE("a script's table is checked") {
   CHECK_THAT(error_of("local a = = 1"), Contains(".lua:1:"));
   CHECK_THAT(error_of(script_of("return 3")), Contains("`forward` returns a table of tensors"));
   CHECK_THAT(error_of(script_of("return { a = 3 }")), Contains("but got a number under a"));
+  for (const std::string field :
+       {"shape = { -1 }", "shape = { 0 }", "classes = -3", "shift = -1"}) {
+    INFO(field);
+    CHECK_THAT(error_of(head + "function Net:init() self.fc = nn.Linear(3, 3) end\n" +
+                        "return { model = function() return Net() end, batch = { x = { " + field +
+                        " } }, forward = function(net, b) return { y = net.fc(b.x) } end }"),
+               Contains("batch.x holds whole numbers of at least"));
+  }
 }
 
 TEST_CASE("options have defaults, and unknown ones are errors") {
