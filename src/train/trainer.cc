@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -52,7 +53,12 @@ Ranks Ranks::process(job::RankPlace place) {
 
 Ranks Ranks::from_environment() {
   const auto place = job::place_from_environment();
-  return place ? process(*place) : threads(1);
+  if (place) return process(*place);
+  for (const char* name : {"RANK", "WORLD_SIZE"}) {
+    if (std::getenv(name) == nullptr) continue;
+    fail("ranks", "a launcher sets RANK and WORLD_SIZE, but only {} is set", name);
+  }
+  return threads(1);
 }
 
 namespace {
@@ -192,6 +198,9 @@ struct Trainer::Impl {
 
 Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& given, Ranks ranks,
                  std::unique_ptr<DataSource> data, const std::string& profile) {
+  if (given.lr_schedule.warmup < 0) {
+    fail("trainer", "a job that is made in code must be completed: call Job::complete()");
+  }
   const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
   if (plan.plan.mesh.size() != world) {
     fail("trainer",

@@ -396,6 +396,13 @@ TEST_CASE("a trainer on a module that was trained starts from its weights") {
 TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
+  auto incomplete = setup.job;
+  incomplete.lr_schedule = {};
+  CHECK_THROWS_WITH((Trainer{*setup.module, plan, incomplete, Ranks::threads(2), nullptr}),
+                    Catch::Contains("call Job::complete()"));
+  setenv("WORLD_SIZE", "2", 1);
+  CHECK_THROWS_WITH(Ranks::from_environment(), Catch::Contains("only WORLD_SIZE is set"));
+  unsetenv("WORLD_SIZE");
   CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(3), nullptr}),
                     Catch::Contains("it has 2 and there are 3"));
   Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
