@@ -1,5 +1,7 @@
 #include <dlfcn.h>
 
+#include <optional>
+
 #include "base/fail.h"
 #include "base/version.h"
 #include "capture/capture.h"
@@ -8,15 +10,13 @@
 namespace perigee {
 namespace {
 
-thread_local bool plugin_failed = false;
-thread_local std::string plugin_error;
+thread_local std::optional<std::string> plugin_error;
 
 }  // namespace
 
 namespace tracing {
 
 void report_plugin_error(const std::string& message) {
-  plugin_failed = true;
   plugin_error = message.empty() ? "an error without a text" : message;
 }
 
@@ -40,10 +40,10 @@ Model load_plugin(const std::string& path, const std::string& config) {
          "\"{}\" must be built with Perigee {}, but was built with an earlier one: build it again",
          path, kVersion);
   }
-  plugin_failed = false;
+  plugin_error.reset();
   Model model;
   make(config.c_str(), &model);
-  if (plugin_failed) fail("capture", "\"{}\" made no model: {}", path, plugin_error);
+  if (plugin_error) fail("capture", "\"{}\" made no model: {}", path, *plugin_error);
   if (!model.module || !model.forward) {
     fail("capture", "a plugin gives a module and a forward function, but \"{}\" gave {}", path,
          model.module ? "no forward function" : "no module");

@@ -151,8 +151,8 @@ void read_fields(const Json& value, StrategySpec& strategy) {
   }
   if (value.contains("plan") && (!value["plan"].is_object() || !value.contains("methods"))) {
     fail("strategy",
-         "plan is the result of a strategy's methods, but there are none: return the "
-         "plan itself, or methods");
+         "plan is the result of a strategy's methods, but the strategy has none: return the plan "
+         "itself, or methods");
   }
   if (value.contains("job")) {
     if (!value["job"].is_string())

@@ -333,6 +333,7 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
 
 void Trainer::save(const std::string& folder) {
   impl_->require_values();
+  // A folder that cannot be made is an error before the ranks start.
   if (impl_->has_root() && !checkpoint::is_s3(folder)) make_folders(folder + "/checkpoints");
   impl_->each([&](size_t i) {
     train::Checkpoints checkpoints(
@@ -345,7 +346,8 @@ void Trainer::save(const std::string& folder) {
 
 void Trainer::load(const std::string& folder) {
   const auto path = checkpoint::find_checkpoint(folder);
-  for (const auto& rank : impl_->ranks) rank->require_fits(checkpoint::Checkpoint(path));
+  const checkpoint::Checkpoint given(path);
+  for (const auto& rank : impl_->ranks) rank->require_fits(given);  // before the ranks start
   impl_->each([&](size_t i) {
     const checkpoint::Checkpoint checkpoint(path);
     impl_->ranks[i]->load(checkpoint);
@@ -376,6 +378,7 @@ void Trainer::copy_to(torch::nn::Module& net) {
   }
   const auto& tied = impl_->blueprints.front().tied;
   at::NoGradGuard no_grad;
+  bool copied = false;
   const auto copy = [&](const std::string& name, at::Tensor target) {
     const auto other = tied.find(name);
     const auto found = values.find(other == tied.end() ? name : other->second);
@@ -385,6 +388,7 @@ void Trainer::copy_to(torch::nn::Module& net) {
            "copy_to needs a module like that of the plan, but {} is [{}] in place of [{}]", name,
            fmt::join(target.sizes(), ", "), fmt::join(found->second.sizes(), ", "));
     }
+    copied = true;
     if (tracing::is_deferred(target)) {
       target.set_data(found->second.to(target.scalar_type()));
     } else {
@@ -393,6 +397,12 @@ void Trainer::copy_to(torch::nn::Module& net) {
   };
   for (auto& item : net.named_parameters()) copy(item.key(), item.value());
   for (auto& item : net.named_buffers()) copy(item.key(), item.value());
+  if (!copied && !values.empty()) {
+    fail("trainer",
+         "copy_to needs a module like that of the plan, but it has no tensor of its names, such as "
+         "{}",
+         values.begin()->first);
+  }
 }
 
 }  // namespace perigee

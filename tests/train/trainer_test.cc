@@ -391,6 +391,10 @@ TEST_CASE("a trainer on a module that was trained starts from its weights") {
   Setup wider(toml("kind = 'mlp'\ninputs = 6\nwidth = 9\nlayers = 2\noutputs = 3"));
   CHECK_THROWS_WITH(first.copy_to(*wider.module),
                     Catch::Contains("a module like that of the plan"));
+  torch::nn::Module other;
+  CHECK_THROWS_WITH(first.copy_to(other), Catch::Contains("no tensor of its names, such as"));
+  CHECK_THROWS_WITH(perigee::source(nullptr, batch, [](const Batch&) { return Result(); }),
+                    Catch::Contains("needs a module, but it is null"));
 }
 
 TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {

@@ -160,7 +160,7 @@ RunFolder::RunFolder(const job::Job& job, const RunOptions& options)
   try {
     make_folders(path_);
     lock_ = lock(path_);
-    made_lock_ = !is_known && lock_ >= 0;
+    made_lock_ = !is_known;  // also where the file system has no locks
     prepare(job, options, from);
   } catch (...) {
     close();

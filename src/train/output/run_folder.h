@@ -77,6 +77,8 @@ class RunFolder {
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
   void require_free(const RunOptions& options) const;
+  // Throws Error where files that a run replaces are of others. For a folder that had no run.
+  void require_no_other_files() const;
   void close();
   void set_later_aside() const;
   void write_copy(const char* name, std::string_view text) const;
@@ -88,9 +90,6 @@ class RunFolder {
   std::vector<std::string> changes_;
   std::string created_;  // the topmost folder that was created for it, or ""
   bool resumes_ = false, holds_metrics_ = true, began_ = false;
-  // Throws Error where files that a run replaces are another's. For a folder that had no run.
-  void require_no_other_files() const;
-
   bool made_lock_ = false;  // the file that is locked was not there
   int lock_ = -1;
 };

@@ -15,8 +15,8 @@
 
 namespace perigee::train {
 
-// Returns the tensor of a batch that is the model's input `name`. Throws Error where there is none,
-// or it is not dense.
+// Finds the tensor for the model's input `name` in a batch. Throws Error where the batch has none, or
+// a sparse one.
 const at::Tensor& find_field(const Batch& batch, const std::string& name);
 
 // Throws Error where a batch, of any number of samples, lacks an input that the model reads, or a

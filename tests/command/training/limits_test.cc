@@ -107,6 +107,17 @@ TEST_CASE("a job trains with 2,000 inherited descriptors") {
   CHECK(ran.status == 0);
 }
 
+TEST_CASE("a run goes on when the reader of its log ends") {
+  const TrainingJob job;
+  const auto ran = Process({"bash", "-c", "\"$@\" 2>&1 | head -1; exit ${PIPESTATUS[0]}", "sh",
+                            command_path(), "train", job.file(), "--nproc", "2"},
+                           job.how())
+                       .wait();
+  INFO(ran.out);
+  CHECK(ran.status == 0);
+  CHECK(job.metrics().back().contains("summary"));
+}
+
 TEST_CASE("a data file that is truncated while it is read is named") {
   const TrainingJob job;
   std::string ids;
