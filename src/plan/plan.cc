@@ -363,10 +363,12 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
 }
 
 void verify_products(const Plan& plan) {
-  static const std::regex form(R"((float32|bfloat16) \[\d+, (\d+)\] x \[(\d+), \d+\])");
+  static const std::regex form(
+      R"((float32|bfloat16) \[\d+, (\d+)\] x \[(\d+), (\d+)\](?: \+ \[(\d+)\])?)");
   for (const auto& [name, way] : plan.products) {
     std::smatch parts;
-    const bool named = std::regex_match(name, parts, form) && parts[2] == parts[3];
+    const bool named = std::regex_match(name, parts, form) && parts[2] == parts[3] &&
+                       (!parts[5].matched || parts[4] == parts[5]);
     if (named && (way == "blocks" || way == "library")) continue;
     fail("plan",
          "products has entries like \"float32 [64, 8] x [8, 32]\": \"blocks\" or \"library\", but "
@@ -383,8 +385,9 @@ std::vector<std::string> forbiddable() {
           "replicated_products"};
 }
 
-std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n) {
-  return fmt::format("{} [{}, {}] x [{}, {}]", graph::name_of(factors), m, k, k, n);
+std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n, bool bias) {
+  return fmt::format("{} [{}, {}] x [{}, {}]{}", graph::name_of(factors), m, k, k, n,
+                     bias ? fmt::format(" + [{}]", n) : "");
 }
 
 void verify(const Plan& plan, const graph::Graph& graph) {

@@ -266,8 +266,9 @@ struct Plan {
 //   not reach in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
 
-// Returns the name of a product of matrices [m, k] and [k, n] of a type: "float32 [64, 8] x [8, 32]".
-std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n);
+// Returns the name of a product of matrices [m, k] and [k, n] of a type: "float32 [64, 8] x [8, 32]",
+// with a bias "float32 [64, 8] x [8, 32] + [32]".
+std::string product_name(graph::DType factors, int64_t m, int64_t k, int64_t n, bool bias);
 
 // Returns the number of copies of the model: the product of the sizes of copy_axes, 1 without any.
 int64_t copies_of(const Plan& plan);

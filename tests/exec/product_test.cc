@@ -150,6 +150,8 @@ TEST_CASE("products by blocks have no short side and are not small") {
   CHECK_FALSE(prefers_blocks(type, 1 << 10, 1 << 10, 7));
   CHECK_FALSE(prefers_blocks(at::kDouble, 1 << 10, 1 << 10, 1 << 10));
   CHECK_FALSE(prefers_blocks(at::kHalf, 1 << 10, 1 << 10, 1 << 10));
+  CHECK(prefers_blocks(at::kFloat, 64, 64, 64, true) == kernels::has_blocks(at::kFloat));
+  CHECK_FALSE(prefers_blocks(type, 63, 64, 64, true));
 }
 
 TEST_CASE("a product by blocks is exact in any layout, for any shape and start") {

@@ -110,7 +110,7 @@ TEST_CASE("every printed plan parses to the same plan") {
     plan.offload.prefetch = *rc::gen::arbitrary<int64_t>();
     plan.loss_chunks = *rc::gen::inRange<int64_t>(1, 9);
     if (*rc::gen::arbitrary<bool>()) {
-      plan.products[product_name(graph::DType::bfloat16, 8, 64, 16)] = "library";
+      plan.products[product_name(graph::DType::bfloat16, 8, 64, 16, true)] = "library";
     }
     plan.overlap.accumulate = *rc::gen::arbitrary<bool>();
     plan.overlap.activations = *rc::gen::arbitrary<bool>();

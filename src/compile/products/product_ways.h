@@ -10,10 +10,11 @@
 
 namespace perigee::compile {
 
-// A product of matrices [m, k] and [k, n].
+// A product of matrices [m, k] and [k, n], to which a bias [n] may be added.
 struct MatrixProduct {
   graph::DType factors;
   int64_t m, k, n;
+  bool bias;
 };
 
 // Returns the product of an instruction (aten::mm, aten::addmm, perigee::mm_, addmm_, mm_gelu and

@@ -5,6 +5,7 @@
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 
@@ -259,9 +260,10 @@ void pack_by_line(const Factor<BFloat16>& from, int64_t line, int64_t count, int
   for (int64_t i = 0; i < count; ++i) widen_row(from.at(line + i, begin), depth, to + i * row);
 }
 
-// A product by blocks of its result, which are numbered outer block by outer block. A thread packs a
-// block of the outer factor where it needs it; blocks of the inner one are packed before, except
-// parts of the left factor that the microkernel can read where they are.
+// A product by blocks of its result, which are numbered outer block by outer block. Threads take runs
+// of blocks as they are ready, so that none waits for one that other programs slow down. A thread
+// packs a block of the outer factor where it needs it; blocks of the inner one are packed before,
+// except parts of the left factor that the microkernel can read where they are.
 // T, P, R: types of the factors, of packed blocks, and of the result.
 template <class T, class P, class R>
 class Product {
@@ -304,8 +306,9 @@ class Product {
         }
       });
     }
-    at::parallel_for(0, outers_ * inners_, 1, [&](int64_t begin, int64_t end) {
-      multiply(begin, end, of_thread(scratch, size), of_thread(sum, run_sums()));
+    std::atomic<int64_t> next = 0;
+    at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+      multiply(next, threads, of_thread(scratch, size), of_thread(sum, run_sums()));
       at::native::cpublas::brgemm_release(kWord == 2);
     });
   }
@@ -347,13 +350,27 @@ class Product {
     }
   }
 
-  // Computes blocks [begin, end) of the result.
-  void multiply(int64_t begin, int64_t end, P* spare, float* sums) const {
+  // Blocks of the result that have one outer block.
+  struct Run {
+    int64_t outer, inner, blocks;
+  };
+  // Returns the next run, whose `blocks` are 0 where none is left. Runs get shorter towards the end.
+  Run take(std::atomic<int64_t>& next, int64_t threads) const {
+    const int64_t all = outers_ * inners_;
+    for (int64_t t = next; t < all;) {
+      const int64_t share = std::max<int64_t>(1, (all - t) / (2 * threads)),
+                    run = std::min({kRun, share, inners_ - t % inners_});
+      if (next.compare_exchange_weak(t, t + run)) return {t / inners_, t % inners_, run};
+    }
+    return {};
+  }
+
+  // Computes runs until none is left.
+  void multiply(std::atomic<int64_t>& next, int64_t threads, P* spare, float* sums) const {
     P* packed = spare + block(false);
     int64_t current = -1;  // outer block in `packed`, where it has one part
-    for (int64_t t = begin, run = 0; t < end; t += run) {
-      const int64_t outer = t / inners_, first = t % inners_;
-      run = std::min({kRun, end - t, inners_ - first});
+    for (Run taken; (taken = take(next, threads)).blocks > 0;) {
+      const auto [outer, first, run] = taken;
       for (int64_t part = 0; part < parts_; ++part) {
         if (parts_ > 1 || outer != current) pack(b_outside_, outer, part, spare, packed);
         for (int64_t i = 0; i < run; ++i) {

@@ -44,14 +44,14 @@ Way way_of(const Arguments& arguments) {
   return text == "blocks" ? Way::blocks : text == "library" ? Way::library : Way::usual;
 }
 
-bool goes_by_blocks(Way way, const Tensor& a, const Tensor& b) {
+bool goes_by_blocks(Way way, const Tensor& a, const Tensor& b, bool bias = false) {
   if (way == Way::library || a.dim() != 2 || b.dim() != 2 || a.scalar_type() != b.scalar_type() ||
       !is_plain(a) || !is_plain(b)) {
     return false;
   }
   const auto m = a.size(0), n = b.size(1), k = a.size(1);
   return way == Way::blocks ? can_go_by_blocks(a.scalar_type(), m, n, k)
-                            : prefers_blocks(a.scalar_type(), m, n, k);
+                            : prefers_blocks(a.scalar_type(), m, n, k, bias);
 }
 
 Tensor plain(const Tensor& t) { return is_plain(t) ? t : t.contiguous(); }
@@ -99,19 +99,20 @@ void multiply_wide(const Tensor& sum, const Tensor& a, const Tensor& b, bool add
 
 }  // namespace
 
-bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
+bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k, bool bias) {
 #if defined(__x86_64__)
   static const bool intel = __builtin_cpu_is("intel");
-  return (!intel || widens_blocks(factors)) && m * n * k >= kFewest &&
+  const bool adds_in_one_pass = bias && factors == at::kFloat;  // MKL reads a matrix to add to
+  return (!intel || widens_blocks(factors) || adds_in_one_pass) && m * n * k >= kFewest &&
          can_go_by_blocks(factors, m, n, k);
 #else
   return false;
 #endif
 }
 
-std::string_view other_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k) {
+std::string_view other_way(at::ScalarType factors, int64_t m, int64_t n, int64_t k, bool bias) {
   if (!can_go_by_blocks(factors, m, n, k)) return "";
-  return prefers_blocks(factors, m, n, k) ? "library" : "blocks";
+  return prefers_blocks(factors, m, n, k, bias) ? "library" : "blocks";
 }
 
 Kernel product(const Arguments& arguments) {
@@ -132,7 +133,7 @@ Kernel product_with_bias(const Arguments& arguments) {
           library = dispatcher_kernel(arguments.op())](std::span<const Tensor> in,
                                                        std::span<Tensor> out, const Draw& draw) {
     const auto &bias = in[self], &a = in[mat1], &b = in[mat2];
-    if (!goes_by_blocks(way, a, b) || bias.dim() != 1 || bias.size(0) != b.size(1) ||
+    if (!goes_by_blocks(way, a, b, true) || bias.dim() != 1 || bias.size(0) != b.size(1) ||
         !bias.is_contiguous() || bias.scalar_type() != a.scalar_type()) {
       return library(in, out, draw);
     }

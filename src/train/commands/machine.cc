@@ -139,7 +139,11 @@ std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
   const auto way = [](at::ScalarType type, const std::string& library) {
     constexpr int64_t kLarge = 1024;
-    if (!exec::kernels::prefers_blocks(type, kLarge, kLarge, kLarge)) return library;
+    const auto by_blocks = [&](bool bias) {
+      return exec::kernels::prefers_blocks(type, kLarge, kLarge, kLarge, bias);
+    };
+    if (!by_blocks(true)) return library;
+    if (!by_blocks(false)) return fmt::format("{}, with a bias by blocks of oneDNN", library);
     const auto* widened = exec::kernels::widens_blocks(type) ? " in float32" : "";
     return fmt::format("blocks of oneDNN{}, small ones by {}", widened, library);
   };

@@ -39,10 +39,10 @@ std::map<std::string, Product> products_of(const compile::Programs& programs,
       for (const auto& instruction : section.instructions) {
         const auto product = compile::product_of(program, instruction);
         if (!product) continue;
-        const auto [factors, m, k, n] = *product;
-        const auto way = exec::kernels::other_way(exec::scalar_type(factors), m, n, k);
+        const auto [factors, m, k, n, bias] = *product;
+        const auto way = exec::kernels::other_way(exec::scalar_type(factors), m, n, k, bias);
         if (way.empty()) continue;
-        auto& found = products[plan::product_name(factors, m, k, n)];
+        auto& found = products[plan::product_name(factors, m, k, n, bias)];
         found.other_way = way;
         auto instance = simulate::instance_of(program, instruction);
         std::erase_if(instance.args, [](const auto& arg) { return arg.first == "way"; });

@@ -289,11 +289,13 @@ TEST_CASE("matrix products take the way that the profile says is faster, and pla
   CHECK(trained("")["products"] == other["products"]);
   // A given plan stays as it is.
   CHECK(!trained(" --plan " + folder.write("usual.json", usual.dump())).contains("products"));
-  auto wrong = other;
-  wrong["products"] = {{"float32 [64, 8] x [9, 32]", "library"}};
-  const auto refused = run("train " + job + " --plan " + folder.write("wrong.json", wrong.dump()),
-                           own_cache(folder));
-  CHECK(refused.status == 2);
-  CHECK_THAT(refused.err,
-             Catch::Contains("products has entries like \"float32 [64, 8] x [8, 32]\""));
+  for (const auto* name : {"float32 [64, 8] x [9, 32]", "float32 [64, 8] x [8, 32] + [8]"}) {
+    auto wrong = other;
+    wrong["products"] = {{name, "library"}};
+    const auto refused = run("train " + job + " --plan " + folder.write("wrong.json", wrong.dump()),
+                             own_cache(folder));
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err,
+               Catch::Contains("products has entries like \"float32 [64, 8] x [8, 32]\""));
+  }
 }

@@ -133,7 +133,8 @@ TEST_CASE("a product with GELU is computed in the way that the plan states") {
   auto apart = wide_plan(R"(["data", 1])", kAmp);
   auto fused = wide_plan(R"(["data", 1])", std::string(kAmp) + kActivations);
   for (auto* plan : {&apart, &fused}) {
-    plan->products = {{"bfloat16 [48, 32] x [32, 64]", "blocks"}};
+    plan->products = {{"bfloat16 [48, 32] x [32, 64] + [64]", "blocks"},
+                      {"bfloat16 [48, 32] x [32, 64]", "blocks"}};
   }
   int64_t stated = 0;
   const auto ranks = train(wide(1), fused, [&](Program& program) {
