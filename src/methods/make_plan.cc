@@ -108,24 +108,25 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
   return plan;
 }
 
-// Returns whether the plan names ops or values that its rewrites replace.
-bool names_replaced(const plan::Plan& plan, const graph::Graph& graph) {
+// Returns an op or a value that the plan names and its rewrites replace, or "".
+std::string named_and_replaced(const plan::Plan& plan, const graph::Graph& graph) {
   const auto rewritten = plan::apply(plan.rewrites, graph);
   std::set<std::string_view> ops;
   for (const auto& node : rewritten.nodes) ops.insert(node.op);
-  const auto is_gone = [&](const std::string& op) { return !ops.contains(op); };
   const auto& recompute = plan.recompute;
-  if (std::ranges::any_of(recompute.keep, is_gone) || std::ranges::any_of(recompute.only, is_gone))
-    return true;
-  for (const auto& [scope, kept] : recompute.keep_in) {
-    if (std::ranges::any_of(kept, is_gone)) return true;
+  std::vector<const std::vector<std::string>*> lists = {&recompute.keep, &recompute.only};
+  for (const auto& [scope, kept] : recompute.keep_in) lists.push_back(&kept);
+  for (const auto* list : lists) {
+    for (const auto& op : *list) {
+      if (!ops.contains(op)) return op;
+    }
   }
   const auto names = graph::value_names(graph);
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const bool gone = graph.values[v].producer >= 0 && rewritten.values[v].producer < 0;
-    if (gone && plan.placements.contains(names[v])) return true;
+    if (gone && plan.placements.contains(names[v])) return names[v];
   }
-  return false;
+  return "";
 }
 
 // Returns the plan of all methods, with module_replace where none of them is it and the strategy names
@@ -140,12 +141,16 @@ plan::Plan apply_all(const StrategySpec& strategy, const PlanRequest& request) {
     try {
       auto plan = apply_methods(strategy, uses, uses.size(), request);
       const bool adapts = plan.adapters && !graph::has_adapters(*request.graph, *plan.adapters);
-      if (!plan.rewrites.empty() &&
-          names_replaced(plan,
-                         adapts ? graph::adapt(*request.graph, *plan.adapters) : *request.graph)) {
-        plan.rewrites.clear();
-        std::erase_if(plan.decisions, [&](const auto& d) { return d.by == implied->name(); });
-      }
+      if (plan.rewrites.empty()) return plan;
+      const auto named = named_and_replaced(
+          plan, adapts ? graph::adapt(*request.graph, *plan.adapters) : *request.graph);
+      if (named.empty()) return plan;
+      plan.rewrites.clear();
+      std::erase_if(plan.decisions, [&](const auto& d) { return d.by == implied->name(); });
+      plan.decisions.push_back(
+          {std::string(implied->name()),
+           fmt::format("layers stay as the model writes them, since the strategy names {}",
+                       named)});
       return plan;
     } catch (const Error&) {
       // The strategy names an op that would be gone, or has an error without the method, too.

@@ -317,12 +317,25 @@ class Rewriter {
     std::map<NodeId, NodeId> forward_of;  // node of the replacement: its index in `forward_nodes`
     auto next = static_cast<int32_t>(graph_.values.size());
     std::vector<Value> new_values;
+    std::map<int32_t, ValueId>
+        kept;  // result of the replacement: the value of the graph that it is
+    for (const auto& result : results_) {
+      const auto v = b.values[result.value.index];
+      const auto from = made.find_output(Output::Kind::result, result.name)->value;
+      if (made.values[from.index].producer >= 0 && type(b, made.type(from)) == graph_.type(v)) {
+        kept.emplace(from.index, v);
+      }
+    }
     const auto add = [&](NodeId n, std::vector<Node>& to) {
       Node node = made.nodes[n];
       for (auto& [name, arg] : node.args) arg = argument(b, made.nodes[n], name, arg);
       node.each_operand([&](ValueId& v) { v = values[v.index]; });
       for (auto& v : node.outputs) {
         if (!v.defined()) continue;
+        if (const auto known = kept.find(v.index); known != kept.end()) {
+          v = values[v.index] = known->second;
+          continue;
+        }
         new_values.push_back({type(b, made.type(v)), -1, made.values[v.index].result});
         values[v.index] = {next};
         v = {next++};
@@ -337,7 +350,9 @@ class Rewriter {
     for (const auto n : backward) add(n, backward_nodes);
     for (const auto& result : results_) {
       const auto* output = made.find_output(Output::Kind::result, result.name);
-      replaced_by[b.values[result.value.index].index] = values[output->value.index];
+      const auto before = b.values[result.value.index], now = values[output->value.index];
+      seen_.insert(before.index);
+      if (now != before) replaced_by[before.index] = now;
     }
     for (const auto& [g, term] : gradient_terms) {
       const auto* output = made.find_output(Output::Kind::gradient, gradients_[g].name);
@@ -352,6 +367,14 @@ class Rewriter {
     return "";
   }
 
+  static std::set<int32_t> outputs_of(const std::vector<Node>& nodes) {
+    std::set<int32_t> values;
+    for (const auto& node : nodes) {
+      for (const auto v : node.outputs) values.insert(v.index);
+    }
+    return values;
+  }
+
   NodeId first_result(const Binding& b, NodeId at) const {
     for (const auto& result : results_) {
       at = std::min(at, graph_.values[b.values[result.value.index].index].producer);
@@ -364,10 +387,12 @@ class Rewriter {
                            const std::vector<Node>& backward_nodes, NodeId first,
                            NodeId backward_position) const {
     std::string why;
+    const auto made = outputs_of(forward_nodes);
     const auto check = [&](const std::vector<Node>& nodes, NodeId before) {
       for (const auto& node : nodes) {
         node.each_operand([&](ValueId v) {
-          if (v.index >= static_cast<int32_t>(graph_.values.size())) return;
+          if (v.index >= static_cast<int32_t>(graph_.values.size()) || made.contains(v.index))
+            return;
           if (graph_.values[v.index].producer < before) return;
           why = node.op + " would read a value that is computed after it";
         });
@@ -405,6 +430,7 @@ class Rewriter {
       return found && is_sum(node);
     };
     // Ops of the pattern that read no input (masks) stay where other ops read them.
+    const auto made = outputs_of(forward_nodes);
     std::vector<bool> read(graph_.values.size()), stays(graph_.nodes.size());
     const auto mark = [&](ValueId v) { read[v.index] = true; };
     for (const auto& output : graph_.outputs) {
@@ -416,7 +442,9 @@ class Rewriter {
       const auto& node = graph_.nodes[n];
       stays[n] = inside.contains(static_cast<NodeId>(n))
                      ? std::any_of(node.outputs.begin(), node.outputs.end(),
-                                   [&](ValueId v) { return v.defined() && read[v.index]; })
+                                   [&](ValueId v) {
+                                     return v.defined() && read[v.index] && !made.contains(v.index);
+                                   })
                      : !is_removed(node);
       if (stays[n]) node.each_operand(mark);
     }

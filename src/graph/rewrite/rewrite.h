@@ -43,8 +43,8 @@ struct Rewritten {
   std::vector<std::string> refused;
 };
 
-// Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers:
-// values of the pattern lose their producers, new values are appended. An occurrence is not
+// Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers, the
+// pattern's results, too: its other values lose their producers, new values are appended. An occurrence is not
 // replaced if another op or an output of the graph reads an inner value, or if its backward ops
 // differ from the pattern's. Inner ops that read no input (masks) may be shared, and stay while
 // others read them. `within`: only occurrences whose forward ops that depend on the pattern's inputs

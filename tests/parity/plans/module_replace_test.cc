@@ -392,6 +392,17 @@ TEST_CASE(
             "allowed_partition_dims": [], "replica_allowed": true}]]])",
       kReplaceRows);
   CHECK(pinned.rewrites.empty());
+  CHECK_THAT(plan::print(pinned), Contains("layers stay as the model writes them, since the "
+                                           "strategy names blocks.0.mlp/silu.0"));
+  // Placements of a replaced layer's result are those of the op that replaces it.
+  for (const auto* more : {R"(["sequence", 2]]], ["sequence_parallel", {}])",
+                           R"(["context", 2]]], ["context_parallel", {}])",
+                           R"(["context", 2]]], ["context_parallel", {"attention": "ring"}])"}) {
+    INFO(more);
+    const auto shared = plan_of(given, R"([["parallel_mode", [)" + std::string(more) + "]",
+                                kReplaceRows);
+    CHECK(shared.rewrites.size() == 2);
+  }
   const auto gpt = built_in(kGpt, kReplaceRows);
   const auto plan = plan_of(gpt, R"([["parallel_mode", [["data", 1]]]])", kReplaceRows);
   CHECK(plan.rewrites.empty());
