@@ -79,6 +79,33 @@ const std::vector<Refused>& wrong_arguments() {
        [](auto x, auto) { return torch::im2col(x.unsqueeze(0), 2, 1, 0, 0).sum(); }},
       {"pixels shuffled by 0", "factor of pixel_shuffle must be at least 1",
        [](auto x, auto) { return torch::pixel_shuffle(x.unsqueeze(0), 0).sum(); }},
+      {"attention with a dropout of 2", "dropout probability lies in [0, 1], but got 2",
+       [](auto x, auto) { return torch::scaled_dot_product_attention(x, x, x, {}, 2.0).sum(); }},
+      {"causal attention with a mask", "attention takes a mask or is causal, but got both",
+       [](auto x, auto) {
+         return torch::scaled_dot_product_attention(x, x, x, torch::zeros({3, 3}, x.options()), 0.0,
+                                                    true)
+             .sum();
+       }},
+      {"a label smoothing of 1.5", "label smoothing lies in [0, 1], but got 1.5",
+       [](auto x, auto) {
+         return torch::cross_entropy_loss(x, torch::tensor({0, 1, 2}), {}, 1, -100, 1.5);
+       }},
+      {"cross entropy with too few weights",
+       "class weights are [4], one of each class, but got [3]",
+       [](auto x, auto) {
+         return torch::cross_entropy_loss(x, torch::tensor({0, 1, 2}),
+                                          torch::ones({3}, x.options()));
+       }},
+      {"nll with a matrix of weights", "class weights are [4], one of each class, but got [1, 4]",
+       [](auto x, auto) {
+         return torch::nll_loss(x, torch::tensor({0, 1, 2}), torch::ones({1, 4}, x.options()));
+       }},
+      {"batch norm with statistics of another size", "statistics, weight and bias of [c], but got",
+       [](auto x, auto) {
+         const auto few = torch::zeros({3}, x.options());
+         return torch::batch_norm(x, {}, {}, few, few, false, 0.1, 1e-5, false).sum();
+       }},
   };
   return list;
 }

@@ -139,6 +139,10 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
                   const OptionalTensor& mask, const OptionalTensor& documents, double p,
                   bool causal, std::optional<double> scale, bool grouped) {
   const auto shape = query.sizes();
+  if (p < 0 || p > 1) {
+    fail("capture", "attention's dropout probability lies in [0, 1], but got {}{}", p,
+         Session::current()->where());
+  }
   if (query.dim() < 2 || key.dim() != query.dim() || value.dim() != query.dim() ||
       shape.back() != key.size(-1) || key.size(-2) != value.size(-2)) {
     fail("capture",
@@ -188,6 +192,12 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         const at::Tensor& value, const OptionalTensor& mask,
                                         double p, bool causal, std::optional<double> scale,
                                         bool grouped) {
+  if (causal && mask && mask->defined()) {
+    fail("capture",
+         "attention takes a mask or is causal, but got both: leave is_causal out and mask later "
+         "keys, too{}",
+         Session::current()->where());
+  }
   return attend(query, key, value, mask, {}, p, causal, scale, grouped);
 }
 

@@ -130,6 +130,12 @@ at::Tensor reduce(const at::Tensor& losses, const at::Tensor& target, const at::
   return (losses.sum() / total).to(losses.scalar_type());
 }
 
+void check_classes(const at::Tensor& weight, int64_t classes) {
+  if (!weight.defined() || (weight.dim() == 1 && weight.size(0) == classes)) return;
+  fail("capture", "class weights are [{}], one of each class, but got [{}]{}", classes,
+       fmt::join(weight.sizes(), ", "), Session::current()->where());
+}
+
 at::Tensor nll(const at::Tensor& self, const at::Tensor& target, const OptionalTensor& weight,
                int64_t reduction, c10::SymInt ignore_index) {
   const int64_t ignore = ignore_index.expect_int();
@@ -137,6 +143,7 @@ at::Tensor nll(const at::Tensor& self, const at::Tensor& target, const OptionalT
   const bool batched = self.dim() > 1;
   const auto scores = batched ? self : self.unsqueeze(0);
   const auto labels = batched ? target : target.reshape({1});
+  check_classes(classes, scores.size(1));
   auto losses = Nll::apply(scores, labels, optional(classes), ignore);
   if (!batched && reduction == at::Reduction::None) losses = losses.squeeze(0);
   return reduce(losses, labels, classes, ignore, reduction);
@@ -145,6 +152,10 @@ at::Tensor nll(const at::Tensor& self, const at::Tensor& target, const OptionalT
 at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target,
                          const OptionalTensor& weight, int64_t reduction, c10::SymInt ignore_index,
                          double smoothing) {
+  if (!(smoothing >= 0 && smoothing <= 1)) {
+    fail("capture", "label smoothing lies in [0, 1], but got {}{}", smoothing,
+         Session::current()->where());
+  }
   if (at::isFloatingType(target.scalar_type())) {
     // Probabilities: ordinary ops, and a mean over all samples.
     return at::native::cross_entropy_loss_symint(self, target, weight, reduction, ignore_index,
@@ -160,6 +171,7 @@ at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target,
     fail("capture", "cross entropy takes logits [n, c, *] and labels [n, *], but got [{}] and [{}]",
          fmt::join(self.sizes(), ", "), fmt::join(target.sizes(), ", "));
   }
+  check_classes(classes, logits.size(1));
   auto losses = CrossEntropy::apply(logits, labels, optional(classes), ignore, smoothing);
   if (reduction == at::Reduction::None) losses = losses.view(target.sizes());
   return reduce(losses, labels, classes, ignore, reduction);

@@ -18,6 +18,16 @@ at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight,
                       const OptionalTensor& variance, bool training, double momentum, double eps,
                       bool) {
   const bool statistics = mean && mean->defined();
+  for (const auto* of_channels : {&weight, &bias, &mean, &variance}) {
+    const auto given = tensor_or_none(*of_channels);
+    if (!given.defined() || (input.dim() > 1 && given.sizes() == input.sizes().slice(1, 1)))
+      continue;
+    fail("capture",
+         "batch_norm takes an input [n, c, *] and statistics, weight and bias of [c], but got [{}] "
+         "and [{}]{}",
+         fmt::join(input.sizes(), ", "), fmt::join(given.sizes(), ", "),
+         Session::current()->where());
+  }
   if (!training) {
     return std::get<0>(
         at::native_batch_norm(input, weight, bias, mean, variance, false, momentum, eps));
