@@ -163,6 +163,10 @@ void read_fields(const Json& value, StrategySpec& strategy) {
     if (!value["set"].is_object())
       fail("strategy", "set is a table of the job's keys, but got {}", value["set"].dump());
     for (const auto& [key, to] : value["set"].items()) {
+      if (key == "strategy") {
+        fail("strategy",
+             "set has keys that do not decide which strategy is read, but got strategy");
+      }
       strategy.set.push_back(assignment(key, to));
     }
   }

@@ -19,6 +19,7 @@ using schedule::Orders;
 using schedule::Shape;
 
 constexpr int64_t kMostOps = 1 << 22;
+constexpr double kMostCost = 1e15;  // so that sums of all ops are precise
 
 void check_options(const Description& schedule, const ScheduleOptions& o) {
   if (o.stages < 1) fail("schedule", "stages must be at least 1, but got {}", o.stages);
@@ -53,6 +54,9 @@ void check_options(const Description& schedule, const ScheduleOptions& o) {
   for (const auto& [key, value] : costs) {
     if (!std::isfinite(value) || value < 0) {
       fail("schedule", "{} must be a finite number of at least 0, but got {}", key, value);
+    }
+    if (value > kMostCost) {
+      fail("schedule", "{} must be at most {}, but got {}", key, kMostCost, value);
     }
   }
   if (o.forward + o.backward + o.wgrad <= 0) {

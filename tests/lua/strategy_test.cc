@@ -197,6 +197,8 @@ TEST_CASE("an error of a method is at the line that uses it") {
         "3: [strategy] events are step, loss_scale, but got \"stp\", did you mean \"step\"?");
   check("return {\n  methods = {},\n  sets = {},\n}",
         "3: [strategy] a strategy is a list of methods");
+  check("return {\n  methods = {},\n  set = { strategy = 'ddp' },\n}",
+        "3: [strategy] set has keys that do not decide which strategy is read");
   check("return { plan = {} }", "3: [strategy] plan is the result of a strategy's methods");
   // A method in place of a list.
   const std::string alone =

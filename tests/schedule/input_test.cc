@@ -78,6 +78,8 @@ TEST_CASE("costs must be finite and not negative") {
         "[schedule] transfer must be a finite number of at least 0, but got inf");
   CHECK(error({.wgrad = std::numeric_limits<double>::quiet_NaN()}) ==
         "[schedule] wgrad must be a finite number of at least 0, but got nan");
+  CHECK(error({.forward = 1e308}) ==
+        "[schedule] forward must be at most 1000000000000000, but got 1e+308");
   CHECK(error({.forward = 0, .backward = 0, .wgrad = 0}) ==
         "[schedule] forward, backward and wgrad must not all be 0");
 }

@@ -95,9 +95,11 @@ void add_lua(CLI::App& app, Action& action) {
       {"perigee lua strategies/data_parallel/ddp.lua", "perigee lua --types -o perigee.d.lua"});
   sub->add_option("FILE", options->file, "the script");
   sub->add_option("--script-seconds", options->state.limits.seconds,
-                  "time limit of the script in seconds; default 5");
+                  "time limit of the script in seconds; default 5")
+      ->check(positive());
   sub->add_option("--script-megabytes", options->state.limits.megabytes,
-                  "memory limit of the script in MiB; default 256");
+                  "memory limit of the script in MiB; default 256")
+      ->check(positive());
   sub->add_flag("--types", options->types, "print the editor types of the API (LuaCATS) instead");
   sub->add_flag("--reference", options->reference, "print the reference page of the API instead");
   add_output_options(*sub, options->output);

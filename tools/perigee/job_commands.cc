@@ -35,6 +35,15 @@ int run_diff(const PlanOptions& options) {
   if (!options.job.file.empty()) {
     fail("command", "--diff takes two plans and no job, but got {}", options.job.file);
   }
+  const auto& job = options.job;
+  const std::pair<const char*, bool> given[] = {
+      {"--explain", options.explain},        {"--report", !options.report.empty()},
+      {"--strategy", !job.strategy.empty()}, {"--plan", !job.plan.empty()},
+      {"--cluster", !job.cluster.empty()},   {"--nproc", job.nproc > 0},
+      {"--set", !job.sets.empty()}};
+  for (const auto& [option, is_given] : given) {
+    if (is_given) log::warn("{} has no effect beside --diff, which compares two files", option);
+  }
   const auto &a = options.diff.at(0), &b = options.diff.at(1);
   const auto list = plan::difference(plan::parse(read_file(a), a), plan::parse(read_file(b), b));
   write_result(options.output,

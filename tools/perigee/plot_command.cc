@@ -75,6 +75,11 @@ int run_plot(PlotOptions& options) {
   if (!options.output.file.empty() && !options.output.json && kind != ".svg" && kind != ".csv") {
     fail("command", "plot writes .svg or .csv (or --json), but -o is {}", options.output.file);
   }
+  const auto& plot = options.plot;
+  if (options.output.json &&
+      (!plot.charts.empty() || plot.x != view::PlotOptions().x || plot.logarithmic)) {
+    log::warn("--chart, --x and --log have no effect on --json, which has all columns");
+  }
   const auto runs = read_runs(options.runs);
   write_result(options.output, options.output.json ? to_json(runs)
                                : kind == ".csv"    ? view::to_csv(runs, options.plot)
