@@ -41,7 +41,10 @@ class CpuDevice : public Device {
   int64_t peak() const override { return memory_count().peak - others_; }
   std::shared_ptr<void> enter() override { return nullptr; }
   void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
-  void synchronize(const std::function<void()>&) override {}
+  void synchronize(const std::function<void()>&) override {
+    out_.finish();
+    in_.finish();
+  }
   int64_t mark() override { return now(); }
   int64_t time(int64_t mark) override { return mark; }
 

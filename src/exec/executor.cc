@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/fail.h"
 #include "compile/draft/collective.h"
@@ -27,6 +28,7 @@ namespace perigee::exec {
 
 using compile::Binding;
 using compile::Instruction;
+using compile::SectionKind;
 using graph::ValueId;
 
 struct Executor::Impl {
@@ -62,6 +64,8 @@ struct Executor::Impl {
   size_t settled = 0;  // intervals before this one hold times, not marks
   std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
   Executor::StepTimes times;                       // of the last step
+  int64_t updates_begun = 0;                       // steps
+  bool updates = false;                            // the running step is one of them
   std::optional<Replay> replay;
   HostWrites host_writes;
   RecordedStep* recorded = nullptr;  // while its work is submitted
@@ -110,6 +114,11 @@ struct Executor::Impl {
   }
   bool runs_now(const compile::Run& run, int64_t step) const {
     return step % run.every == 0 && (!run.after_writes || host_writes.possible());
+  }
+  void begin_update(const compile::Run& run) {
+    const auto kind = program.sections[run.section].role.kind;
+    const bool changes = kind == SectionKind::step || kind == SectionKind::average;
+    if (changes && !std::exchange(updates, true)) ++updates_begun;
   }
   void wait(size_t event);
   void settle();
@@ -256,6 +265,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
                                  const Draw& draw) {
   auto& section = prepare(run.section, run.slot);
   const auto name = program.sections[run.section].name();
+  begin_update(run);
   for (auto& prepared : section.instructions) {
     const auto& instruction = *prepared.source;
     const int64_t begin = recording ? device.mark() : 0;
@@ -344,6 +354,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
     }
   }
   waits.clear();
+  updates = false;
   if (replay && !recording) {
     submit_replayed(inputs);
   } else {
@@ -359,7 +370,10 @@ void Executor::Impl::run(const StepInputs& inputs) {
 
 void Executor::Impl::submit_replayed(const StepInputs& inputs) {
   Replay::Step step{.number = inputs.step};
-  for (const auto& run : program.order) step.runs.push_back(runs_now(run, inputs.step));
+  for (const auto& run : program.order) {
+    step.runs.push_back(runs_now(run, inputs.step));
+    if (step.runs.back()) begin_update(run);
+  }
   step.batches = [&] {
     std::vector<at::Tensor> batches;
     for (size_t r = 0; r < program.order.size(); ++r) {
@@ -486,6 +500,8 @@ void Executor::replay_steps(bool required) {
 }
 
 Executor::StepTimes Executor::step_times() const { return impl_->times; }
+
+int64_t Executor::updates_begun() const { return impl_->updates_begun; }
 
 void Executor::record(bool on) {
   impl_->recording = on;

@@ -86,6 +86,10 @@ class Executor {
   // Returns those of the last step.
   StepTimes step_times() const;
 
+  // Returns in how many steps weights began to change. A step that ended by an error and is not among
+  // them left the weights as they were.
+  int64_t updates_begun() const;
+
   // Turns the recording of intervals on or off and clears the recorded ones.
   void record(bool on);
   const std::vector<Interval>& intervals() const;

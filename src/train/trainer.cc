@@ -87,7 +87,13 @@ class SharedSource : public DataSource {
   explicit SharedSource(DataSource& source) : source_(source) {}
   Batch at(int64_t step, Range samples) override {
     std::lock_guard lock(mutex_);
-    return source_.at(step, samples);
+    try {
+      return source_.at(step, samples);
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {  // would end the process, where ranks are threads
+      fail_run("data", "the data source threw an exception that is no std::exception");
+    }
   }
 
  private:
@@ -126,6 +132,8 @@ struct Trainer::Impl {
   std::function<Control(const Report&)> on_step;
   int64_t last_step = 0;
   bool has_values = false;  // weights are initialised or loaded
+  int64_t broken_step =
+      0;  // ended by an error while weights changed; 0: none, or loaded since then
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)
@@ -139,7 +147,7 @@ struct Trainer::Impl {
   bool has_root() const { return communicator(0).rank() == 0; }
 
   // Runs `body` for all ranks of this process concurrently. When one throws, the waits of the
-  // others end; rethrows the first error.
+  // others end; rethrows the first error. Ranks that are threads can communicate again then.
   void each(const std::function<void(size_t)>& body) {
     std::exception_ptr first;
     std::mutex mutex;
@@ -163,14 +171,32 @@ struct Trainer::Impl {
       for (size_t i = 0; i < connections.size(); ++i) threads.emplace_back(run, i);
       for (auto& thread : threads) thread.join();
     }
-    if (first) std::rethrow_exception(first);
+    if (!first) return;
+    if (connections.size() > 1) {
+      for (const auto& rank : connections) rank.device->synchronize([] {});
+      for (const auto& rank : connections) rank.communicator->restore();
+    }
+    std::rethrow_exception(first);
   }
 
   void require_values() const {
+    if (broken_step > 0) {
+      fail_run("trainer",
+               "step {} ended by an error when ranks had begun to change the weights: call load "
+               "with a checkpoint, or make a new trainer",
+               broken_step);
+    }
     if (has_values) return;
     fail("trainer",
          "weights need values, but job.train.initialise is false and none were loaded: call load, "
          "or name job.train.weights");
+  }
+
+  // Returns in how many steps a rank of this process began to change weights, of all ranks.
+  int64_t updates_begun() const {
+    int64_t sum = 0;
+    for (const auto& rank : ranks) sum += rank->executor().updates_begun();
+    return sum;
   }
 
   Report step(int64_t step, DataSource& source) {
@@ -178,15 +204,21 @@ struct Trainer::Impl {
     const auto begin = std::chrono::steady_clock::now();
     SharedSource shared(source);
     Report report;
-    each([&](size_t i) {
-      const auto result = ranks[i]->step(step, shared);
-      if (i == 0) {
-        report.loss = result.loss;
-        report.grad_norm = result.grad_norm;
-        report.loss_scale = result.loss_scale;
-        report.skipped = result.skipped;
-      }
-    });
+    const auto updates_before = updates_begun();
+    try {
+      each([&](size_t i) {
+        const auto result = ranks[i]->step(step, shared);
+        if (i == 0) {
+          report.loss = result.loss;
+          report.grad_norm = result.grad_norm;
+          report.loss_scale = result.loss_scale;
+          report.skipped = result.skipped;
+        }
+      });
+    } catch (...) {
+      if (updates_begun() > updates_before) broken_step = step;
+      throw;
+    }
     last_step = step;
     report.step = step;
     report.lr = train::step_scalars(job, step).at("lr.0");
@@ -235,6 +267,7 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
   std::erase_if(blueprint.init.outputs, [&](const auto& output) {
     return output.kind == graph::Output::Kind::result && values.contains(output.name);
   });
+  if (impl.has_root()) train::log_coupling(blueprint.training, blueprint.plan);
   // Records the missing traces once, before the ranks compile.
   train::require_trained(job, blueprint.training);
   const auto spec = train::step_spec(job, blueprint.training);
@@ -270,9 +303,14 @@ void Trainer::run() {
   bool stop = false;
   while (!stop && impl_->last_step < impl_->job.train.steps) {
     const auto report = impl_->step(impl_->last_step + 1, *impl_->data);
-    stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Control::stop;
     auto& mine = impl_->communicator(0);
     const bool others = mine.world() > static_cast<int64_t>(impl_->connections.size());
+    try {
+      stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Control::stop;
+    } catch (const std::exception& error) {
+      if (others) mine.abort(fmt::format("on_step threw: {}", error.what()));
+      throw;
+    }
     if (others) stop = train::share_text(stop ? "stop" : "", *train::everyone(mine)) == "stop";
   }
 }
@@ -354,6 +392,7 @@ void Trainer::load(const std::string& folder) {
     if (i == 0) impl_->last_step = checkpoint.info().step;
   });
   impl_->has_values = true;
+  impl_->broken_step = 0;
 }
 
 void Trainer::copy_to(torch::nn::Module& net) {

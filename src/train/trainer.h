@@ -7,7 +7,10 @@
 //   perigee::Trainer trainer{*net, plan, job, perigee::Ranks::threads(4),
 //   std::make_unique<Mine>()}; trainer.run(); trainer.copy_to(*net);
 //
-// Errors are perigee::Error. A Trainer is used from one thread.
+// Errors are perigee::Error. A Trainer is used from one thread. Where all ranks are of this process,
+// it goes on after an error, such as one of the data source or of a custom op; after one that came
+// while a step changed weights, load() must be called first. An error in one of several processes
+// ends the trainers of all.
 #pragma once
 
 #include <functional>

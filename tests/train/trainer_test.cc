@@ -376,6 +376,66 @@ TEST_CASE("a trainer of several ranks goes on after a batch or a checkpoint that
   CHECK(trainer.step(batch).step == 2);
 }
 
+// Throws once, when the samples of rank 1 of two are read for step 2.
+struct FailsOnce : DataSource {
+  std::unique_ptr<DataSource> source;
+  bool fails = true;
+  explicit FailsOnce(std::unique_ptr<DataSource> given) : source(std::move(given)) {}
+  Batch at(int64_t step, Range samples) override {
+    if (step == 2 && samples.begin == 4 && std::exchange(fails, false)) throw 5;
+    return source->at(step, samples);
+  }
+};
+
+TEST_CASE("a trainer of several ranks goes on after an error within a step") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto make = [&](const std::string& method) {
+    auto plan = make_plan(setup.source,
+                          Strategy::data(R"([["parallel_mode", [["data", 2]]])" + method + "]"),
+                          setup.job, {2});
+    return Trainer{*setup.module, plan, setup.job, Ranks::threads(2),
+                   std::make_unique<FailsOnce>(setup.data())};
+  };
+  const auto data = setup.data();
+  const auto batch = [&](int64_t step) { return data->at(step, {0, 8}); };
+  for (const std::string method : {"", R"(, "zero1")", R"(, "fsdp")"}) {
+    CAPTURE(method);
+    auto trainer = make(method), other = make(method);
+    for (int64_t step = 1; step <= 3; ++step) other.step(batch(step));
+    CHECK_THROWS_WITH(trainer.run(), Catch::Contains("that is no std::exception"));
+    CHECK(trainer.last_step() == 1);
+    auto wrong = batch(2);
+    wrong["y"][7] = 3;  // of rank 1 alone; labels are below 3
+    CHECK_THROWS(trainer.step(wrong));
+    CHECK_THROWS(trainer.evaluate(wrong));
+    trainer.run();
+    CHECK(trainer.last_step() == 3);
+    CHECK(trainer.evaluate(batch(4)) == other.evaluate(batch(4)));
+  }
+}
+
+TEST_CASE("after an error while weights changed a trainer needs a checkpoint") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  // Each rank steps by itself.
+  const auto plan = make_plan(
+      setup.source, Strategy::file("strategies/data_parallel/local_sgd.lua"), setup.job, {2});
+  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2),
+                  std::make_unique<FailsOnce>(setup.data())};
+  const auto batch = setup.data()->at(1, {0, 8});
+  trainer.step(batch);
+  const test::Folder folder;
+  trainer.save(folder.at("run"));
+  CHECK_THROWS(trainer.run());
+  for (int again = 0; again < 2; ++again) {
+    CHECK_THROWS_WITH(trainer.run(),
+                      Catch::Contains("step 2 ended by an error when ranks had begun to change"));
+    CHECK_THROWS_WITH(trainer.save(folder.at("run")), Catch::Contains("call load"));
+  }
+  trainer.load(folder.at("run"));
+  trainer.run();
+  CHECK(trainer.last_step() == 3);
+}
+
 TEST_CASE("a trainer on a module that was trained starts from its weights") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, data_parallel(2), setup.job, {2});

@@ -70,6 +70,7 @@ class HostCommunicator : public exec::Communicator {
   }
   void check() override { inner_->check(); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
+  bool restore() override { return inner_->restore(); }
 
  private:
   std::shared_ptr<exec::Communicator> inner_;

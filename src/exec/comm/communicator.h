@@ -165,6 +165,11 @@ class Communicator {
 
   // Tells the other ranks that this one has failed: their waits throw Error with the reason.
   virtual void abort(const std::string& reason) = 0;
+
+  // Makes this rank's end usable again after abort() and forgets collectives that did not end. All
+  // ranks call it while none communicates. Returns false, and does nothing, where the job has ended
+  // for good, as it has where ranks are processes.
+  virtual bool restore() { return false; }
 };
 
 // Returns the communicator of a job with one rank.

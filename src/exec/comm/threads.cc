@@ -65,6 +65,12 @@ class ThreadGroup : public Group {
 
   std::shared_ptr<std::byte> one_memory(int64_t bytes) override;
 
+  // Counts collectives and messages from 0 again.
+  void restart() {
+    next_ = 0;
+    next_message_.clear();
+  }
+
  protected:
   std::shared_ptr<Work> transfer(Transfer transfer) override;
 
@@ -240,6 +246,14 @@ class ThreadCommunicator : public Communicator {
     std::lock_guard lock(world_->mutex);
     if (world_->failure.empty()) world_->failure = fmt::format("rank {} failed: {}", rank_, reason);
     world_->changed.notify_all();
+  }
+
+  bool restore() override {
+    std::lock_guard lock(world_->mutex);
+    world_->failure.clear();
+    world_->open.clear();
+    for (const auto& [key, group] : groups_) group->restart();
+    return true;
   }
 
  private:

@@ -38,7 +38,12 @@ std::shared_ptr<Work> HostCopies::start(const at::Tensor& to, const at::Tensor& 
   }
   auto copy = std::make_shared<Copy>(to, from);
   thread_.add([copy] { copy->carry_out(); });
+  last_ = copy;
   return copy;
+}
+
+void HostCopies::finish() {
+  if (const auto last = last_.lock()) last->wait();
 }
 
 }  // namespace perigee::exec

@@ -17,7 +17,11 @@ class HostCopies {
   // until it is done. Throws Error for other tensors.
   std::shared_ptr<Work> start(const at::Tensor& to, const at::Tensor& from);
 
+  // Waits until all copies are done.
+  void finish();
+
  private:
+  std::weak_ptr<Work> last_;
   TaskThread thread_;
 };
 

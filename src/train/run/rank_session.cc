@@ -10,7 +10,6 @@
 #include "base/log_format.h"
 #include "exec/memory/allocator.h"
 #include "exec/op_threads.h"
-#include "shard/loss/classify_loss.h"
 #include "shard/propagate/matched_rules.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/recorded_profile.h"
@@ -39,17 +38,6 @@ void check_estimate(const PlannedJob& planned, const plan::Plan& plan, int64_t l
   } catch (const Error&) {
     check_memory_here(planned, plan, local_ranks, {}, runtime_folder);
   }
-}
-
-// Logs that the samples of a microbatch depend on each other.
-void log_coupling(const Blueprint& blueprint) {
-  if (blueprint.plan.microbatches == 1) return;
-  const auto coupling = shard::classify_loss(blueprint.training).coupling;
-  if (coupling.empty()) return;
-  log::info(
-      "samples of a microbatch depend on each other (first through {}): the loss is the mean over "
-      "{} microbatches, which differs from that of the whole batch",
-      coupling, blueprint.plan.microbatches);
 }
 
 // Logs the ops that every rank computes whole since no rule says how to shard them.
@@ -125,7 +113,7 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
                                                  planned.job);
     check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
                       session.checkpoint_bytes, task.runtime_folder);
-    log_coupling(blueprint);
+    log_coupling(blueprint.training, blueprint.plan);
     log_uncovered(blueprint);
     blueprint.two_microbatches = graph_of_two(*planned.source, blueprint.training, blueprint.plan,
                                               planned.job.train.forward_only);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/fail.h"
+#include "base/log_format.h"
 #include "schedule/description.h"
 #include "shard/loss/classify_loss.h"
 
@@ -40,6 +41,16 @@ double tolerance(const graph::Graph& graph, const plan::Plan& plan) {
 }
 
 }  // namespace
+
+void log_coupling(const graph::Graph& graph, const plan::Plan& plan) {
+  if (plan.microbatches == 1) return;
+  const auto coupling = shard::classify_loss(graph).coupling;
+  if (coupling.empty()) return;
+  log::info(
+      "samples of a microbatch depend on each other (first through {}): the loss is the mean over "
+      "{} microbatches, which differs from that of the whole batch",
+      coupling, plan.microbatches);
+}
 
 std::optional<graph::Graph> graph_of_two(const ModelSource& source, const graph::Graph& graph,
                                          const plan::Plan& plan, bool evaluation) {

@@ -1,4 +1,4 @@
-// The check of a declared loss by number.
+// Losses of microbatches: whether they combine to that of the batch.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,9 @@
 #include "train/task/source.h"
 
 namespace perigee::train {
+
+// Logs that samples of a microbatch depend on each other, where the plan has several microbatches.
+void log_coupling(const graph::Graph& graph, const plan::Plan& plan);
 
 // Returns the training graph for two of the plan's microbatches, where `graph`, that for one, has a
 // loss that is declared a mean or a sum without a proof and the plan cuts the batch; else nothing.

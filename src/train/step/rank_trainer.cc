@@ -220,7 +220,10 @@ void RankTrainer::check_loss(int64_t step, DataSource& data) {
 }
 
 StepResult RankTrainer::step(int64_t step, DataSource& data, const StepLimits& limits) {
-  if (blueprint_.two_microbatches && !std::exchange(loss_checked_, true)) check_loss(step, data);
+  if (blueprint_.two_microbatches && !loss_checked_) {
+    check_loss(step, data);
+    loss_checked_ = true;
+  }
   std::map<std::string, double> scalars;
   if (!spec_.evaluation) scalars = step_scalars(job_, step);
   if (spec_.guarded) {
