@@ -126,6 +126,12 @@ void reference_rows(std::string& out, const std::string& table, const std::strin
   }
 }
 
+// Returns whether the key, where a job does not give it, has a value that follows from other keys or
+// from files.
+bool follows(const JobKey& key) {
+  return !key.otherwise.empty() && key.table != "data" && key.path() != "model.around";
+}
+
 // Returns, as "key: old became new", the wanted keys whose values differ.
 std::vector<std::string> differences(const Job& before, const Job& now,
                                      const std::function<bool(const JobKey&)>& wanted) {
@@ -142,10 +148,10 @@ std::vector<std::string> differences(const Job& before, const Job& now,
   for (const auto& key : keys()) {
     if (!wanted(key)) continue;
     const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
-    const bool either = in_a != values_a.end() || in_b != values_b.end();
-    const bool both = in_a != values_a.end() && in_b != values_b.end();
-    // A key that is missing in one job follows from other keys, unless the kind lacks it.
-    if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
+    const bool is_old = in_a != values_a.end(), is_new = in_b != values_b.end();
+    if (!is_old && !is_new) continue;
+    const bool schedules = key.table.ends_with("schedule") && is_new;
+    if ((!is_old || !is_new) && follows(key) && !schedules && a.model.kind == b.model.kind) continue;
     const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
     const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
     auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);

@@ -101,6 +101,18 @@ class SharedSource : public DataSource {
   std::mutex mutex_;
 };
 
+// Throws Error where the job has other batches than the plan was made for.
+void check_batches(const PlannedJob& plan, const Job& job) {
+  const auto samples = [&](const Job& of) {
+    return train::with_fitted_batch(of, plan.plan).batch.global;
+  };
+  if (samples(job) == samples(plan.job)) return;
+  fail("trainer",
+       "the job must have batches like that of the plan, which has batch.global = {}, but has {}: "
+       "make a plan for this job",
+       plan.job.batch.global, job.batch.global);
+}
+
 // `ranks`: of this process.
 Job with_threads(Job job, int64_t ranks) {
   job.cluster.threads = train::threads_of_rank(job, ranks);
@@ -233,6 +245,7 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
   if (given.lr_schedule.warmup < 0) {
     fail("trainer", "a job that is made in code must be completed: call Job::complete()");
   }
+  check_batches(plan, given);
   const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
   if (plan.plan.mesh.size() != world) {
     fail("trainer",
@@ -293,20 +306,25 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 
+Trainer::Impl& Trainer::impl() const {
+  if (!impl_) fail("trainer", "this trainer was moved from: call the one that it was moved to");
+  return *impl_;
+}
+
 void Trainer::on_step(std::function<Control(const Report&)> callback) {
-  impl_->on_step = std::move(callback);
+  impl().on_step = std::move(callback);
 }
 
 void Trainer::run() {
-  if (!impl_->data)
+  if (!impl().data)
     fail("trainer", "run needs a data source, but the trainer has none: use step, or pass one");
   bool stop = false;
-  while (!stop && impl_->last_step < impl_->job.train.steps) {
-    const auto report = impl_->step(impl_->last_step + 1, *impl_->data);
-    auto& mine = impl_->communicator(0);
-    const bool others = mine.world() > static_cast<int64_t>(impl_->connections.size());
+  while (!stop && impl().last_step < impl().job.train.steps) {
+    const auto report = impl().step(impl().last_step + 1, *impl().data);
+    auto& mine = impl().communicator(0);
+    const bool others = mine.world() > static_cast<int64_t>(impl().connections.size());
     try {
-      stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Control::stop;
+      stop = impl().has_root() && impl().on_step && impl().on_step(report) == Control::stop;
     } catch (const std::exception& error) {
       if (others) mine.abort(fmt::format("on_step threw: {}", error.what()));
       throw;
@@ -316,36 +334,36 @@ void Trainer::run() {
 }
 
 Report Trainer::step(const Batch& batch) {
-  check_batch(batch, impl_->job, impl_->blueprints.front().training);
-  FixedBatch source(batch, impl_->job);
-  return impl_->step(impl_->last_step + 1, source);
+  check_batch(batch, impl().job, impl().blueprints.front().training);
+  FixedBatch source(batch, impl().job);
+  return impl().step(impl().last_step + 1, source);
 }
 
-int64_t Trainer::last_step() const { return impl_->last_step; }
+int64_t Trainer::last_step() const { return impl().last_step; }
 
 std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
-  impl_->require_values();
-  check_batch(batch, impl_->job, impl_->blueprints.front().evaluation);
-  FixedBatch source(batch, impl_->job);
+  impl().require_values();
+  check_batch(batch, impl().job, impl().blueprints.front().evaluation);
+  FixedBatch source(batch, impl().job);
   SharedSource shared(source);
   std::map<std::string, double> metrics;
-  impl_->each([&](size_t i) {
-    const auto result = impl_->ranks[i]->evaluate(1, shared);
+  impl().each([&](size_t i) {
+    const auto result = impl().ranks[i]->evaluate(1, shared);
     if (i == 0) {
       metrics["loss"] = result.loss;
       for (const auto& [name, value] : result.results) {
         if (value.dim() == 0) metrics[name] = value.item<double>();
       }
     }
-    impl_->ranks[i]->end_evaluation();
+    impl().ranks[i]->end_evaluation();
   });
   return metrics;
 }
 
 std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
-  impl_->require_values();
-  check_batch(batch, impl_->job, impl_->blueprints.front().evaluation);
-  const auto& plan = impl_->blueprints.front().plan;
+  impl().require_values();
+  check_batch(batch, impl().job, impl().blueprints.front().evaluation);
+  const auto& plan = impl().blueprints.front().plan;
   if (plan.microbatches > 1) {
     fail("trainer",
          "forward gives whole results, but the plan has {} microbatches: make a plan with one",
@@ -357,27 +375,29 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
          "checkpoint into a trainer with another plan",
          copies_of(plan), plan.copy_axes.text());
   }
-  FixedBatch source(batch, impl_->job);
+  FixedBatch source(batch, impl().job);
   SharedSource shared(source);
   std::map<std::string, at::Tensor> results;
-  impl_->each([&](size_t i) {
-    impl_->ranks[i]->evaluate(1, shared);
-    auto whole = impl_->ranks[i]->full_results();
-    impl_->ranks[i]->end_evaluation();
+  impl().each([&](size_t i) {
+    impl().ranks[i]->evaluate(1, shared);
+    auto whole = impl().ranks[i]->full_results();
+    impl().ranks[i]->end_evaluation();
     if (i == 0) results = std::move(whole);
   });
   return results;
 }
 
 void Trainer::save(const std::string& folder) {
-  impl_->require_values();
+  impl().require_values();
   // A folder that cannot be made is an error before the ranks start.
-  if (impl_->has_root() && !checkpoint::is_s3(folder)) make_folders(folder + "/checkpoints");
-  impl_->each([&](size_t i) {
+  if (impl().has_root() && !checkpoint::is_s3(folder)) make_folders(folder + "/checkpoints");
+  auto job = impl().job;
+  job.train.stop_if_not_finite = true;  // a checkpoint that is not written is an error
+  impl().each([&](size_t i) {
     train::Checkpoints checkpoints(
-        *impl_->ranks[i], impl_->communicator(i), impl_->job,
-        {.run = folder, .plan_hash = plan::hash(impl_->blueprints[i].plan)});
-    checkpoints.begin(impl_->last_step, "{}", /*copies=*/false);
+        *impl().ranks[i], impl().communicator(i), job,
+        {.run = folder, .plan_hash = plan::hash(impl().blueprints[i].plan)});
+    checkpoints.begin(impl().last_step, "{}", /*copies=*/false);
     checkpoints.wait();
   });
 }
@@ -385,29 +405,29 @@ void Trainer::save(const std::string& folder) {
 void Trainer::load(const std::string& folder) {
   const auto path = checkpoint::find_checkpoint(folder);
   const checkpoint::Checkpoint given(path);
-  for (const auto& rank : impl_->ranks) rank->require_fits(given);  // before the ranks start
-  impl_->each([&](size_t i) {
+  for (const auto& rank : impl().ranks) rank->require_fits(given);  // before the ranks start
+  impl().each([&](size_t i) {
     const checkpoint::Checkpoint checkpoint(path);
-    impl_->ranks[i]->load(checkpoint);
-    if (i == 0) impl_->last_step = checkpoint.info().step;
+    impl().ranks[i]->load(checkpoint);
+    if (i == 0) impl().last_step = checkpoint.info().step;
   });
-  impl_->has_values = true;
-  impl_->broken_step = 0;
+  impl().has_values = true;
+  impl().broken_step = 0;
 }
 
 void Trainer::copy_to(torch::nn::Module& net) {
-  impl_->require_values();
+  impl().require_values();
   std::map<std::string, at::Tensor> values;
-  impl_->each([&](size_t i) {
-    for (const auto& input : impl_->blueprints[i].training.inputs) {
+  impl().each([&](size_t i) {
+    for (const auto& input : impl().blueprints[i].training.inputs) {
       const bool parameter = input.kind == graph::Input::Kind::parameter;
       if (!parameter && input.kind != graph::Input::Kind::buffer) continue;
-      auto whole = impl_->ranks[i]->full(parameter ? BindingKind::parameter : BindingKind::buffer,
+      auto whole = impl().ranks[i]->full(parameter ? BindingKind::parameter : BindingKind::buffer,
                                          input.name);
       if (i == 0) values[input.name] = std::move(whole);
     }
   });
-  if (const auto& adapters = impl_->blueprints.front().plan.adapters) {
+  if (const auto& adapters = impl().blueprints.front().plan.adapters) {
     for (const auto& weight : adapters->weights) {
       auto& value = values[weight];
       if (!value.defined()) continue;  // another process has rank 0
@@ -415,7 +435,7 @@ void Trainer::copy_to(torch::nn::Module& net) {
                                  values[graph::adapter_b(weight)], adapters->scale());
     }
   }
-  const auto& tied = impl_->blueprints.front().tied;
+  const auto& tied = impl().blueprints.front().tied;
   at::NoGradGuard no_grad;
   bool copied = false;
   const auto copy = [&](const std::string& name, at::Tensor target) {

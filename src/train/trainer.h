@@ -97,6 +97,7 @@ class Trainer {
 
  private:
   struct Impl;
+  Impl& impl() const;
   std::unique_ptr<Impl> impl_;
 };
 

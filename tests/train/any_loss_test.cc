@@ -365,6 +365,12 @@ TEST_CASE("a loss that uses the number of samples in another way is refused") {
   refused([](const torch::Tensor& out, const Batch& batch) {
     return errors(out, batch).mean() / out.size(0);
   });
+  refused([](const torch::Tensor& out, const Batch& batch) {
+    return errors(out, batch).sum() / (out.size(0) - 1);
+  });
+  refused([](const torch::Tensor& out, const Batch& batch) {
+    return errors(out, batch).sum() * std::pow(out.size(0), -0.5);
+  });
 }
 
 TEST_CASE("a microbatch of one sample is classified as one of more") {
@@ -429,6 +435,33 @@ TEST_CASE("a declared loss is trusted once two microbatches of the first step co
   wrong(mean, Reduction::sum, "a loss that is declared a sum over samples must be one, but");
   wrong(sum, Reduction::mean, "a loss that is declared a mean over samples must be one, but");
   wrong(max, Reduction::mean, "there is no proof after aten::index.Tensor in scope");
+}
+
+TEST_CASE("a loss with constants that depend on the number of samples is checked by number") {
+  const LossOf ones = [](const torch::Tensor& out, const Batch& batch) {
+    const auto mask = torch::ones_like(out);
+    return (errors(out, batch) * mask).sum() / mask.sum();
+  };
+  const LossOf places = [](const torch::Tensor& out, const Batch& batch) {
+    const auto place = torch::arange(1, out.size(0) + 1, torch::kDouble);
+    return errors(out, batch).mean(1).dot(place) / out.size(0);
+  };
+  const LossOf offset = [](const torch::Tensor& out, const Batch& batch) {
+    return errors(out, batch).mean() + out.size(0) * 0.1;
+  };
+  for (const auto& loss : {ones, places, offset}) {
+    const auto family = [&] { return mapped(loss); };
+    CHECK_NOTHROW(run(family, 8));
+    for (const int64_t micro : {1, 2}) {
+      CHECK_THROWS_WITH(run(family, micro), Catch::Contains("a loss that is taken for a ") &&
+                                                Catch::Contains("declare what it is"));
+    }
+  }
+  const auto family = declared(ones, Reduction::mean);
+  check_equal(run(family, 8), run(family, 2));
+  check_cut([](const torch::Tensor& out, const Batch& batch) {  // the same for each sample
+    return (errors(out, batch) * torch::arange(4, torch::kDouble).expand_as(out)).mean();
+  });
 }
 
 TEST_CASE("a declared loss is checked in a pipeline, too") {

@@ -101,6 +101,11 @@ class Classifier {
       for (size_t r = 0; r < node.outputs.size(); ++r) {
         if (!node.outputs[r].defined()) continue;
         states_[node.outputs[r].index] = result(n, r);
+        if (unsure_.empty() && numbers_.changes_otherwise(n, [&](ValueId v) {
+              return !state(v).is(Degree::none);
+            })) {
+          unsure_ = fmt::format("{}, which depends on the number of samples", describe(node));
+        }
         of_data_[node.outputs[r].index] = of_data;
       }
     }
@@ -110,6 +115,7 @@ class Classifier {
   int64_t batch() const { return batch_; }
   const std::vector<ValueId>& divisors() const { return divisors_; }
   const std::string& undeclared() const { return undeclared_; }
+  const std::string& unsure() const { return unsure_; }
 
  private:
   const State& operand(const Node& node, std::string_view name) const {
@@ -213,6 +219,7 @@ class Classifier {
     }
     const bool sum = kind == "sum";
     const auto degree = sum ? Degree::sum : Degree::mean;
+    if (node.find("ended")) undeclared_ = node.get<std::string>("ended", "");
     if (self.is(degree) || self.is(Degree::none)) return self;
     if (node.get<bool>("proven", false)) return {degree};
     undeclared_ = self.is(Degree::mixed) ? self.ended
@@ -460,6 +467,7 @@ class Classifier {
   std::vector<ValueId> divisors_;
   bool weighted_ = false;   // the loss is declared a weighted mean
   std::string undeclared_;  // where the proof ended, of a declared loss
+  std::string unsure_;      // the first op at which the second graph has another constant
   int64_t batch_ = 0;
 };
 
@@ -471,6 +479,11 @@ LossClass classify(const Graph& forward, const Graph* twice) {
   if (classifier.batch() > 1) found.coupling = state.coupling;
   found.declared = !classifier.undeclared().empty();
   found.ended = found.declared ? classifier.undeclared() : state.ended;
+  // Coupled samples have another loss in microbatches, which a check by number would refuse.
+  if (!found.declared && !classifier.unsure().empty() && state.coupling.empty()) {
+    found.declared = true;
+    found.ended = classifier.unsure();
+  }
   found.divisors = classifier.divisors();
   if (state.is(Degree::sum)) {
     found.kind = LossKind::sum;
@@ -493,6 +506,7 @@ LossClass classify_loss(const Graph& graph, const Graph& twice) {
   if (same_nodes) return classify(forward, &other);
   LossClass mixed{LossKind::mixed};
   mixed.ended = "the loss, whose ops depend on the number of samples";
+  mixed.comparable = false;
   return mixed;
 }
 

@@ -22,8 +22,11 @@ struct LossClass {
   std::string coupling;
   // Where the proof ended, of a loss that is mixed or declared: "OP in scope ..., which ...".
   std::string ended;
-  // The loss has no proof; the model declares it (perigee::reduction).
+  // The loss has no proof: the model declares it (perigee::reduction), or the proof takes constants
+  // that depend on the number of samples for others. Is checked by number (check_declared_loss).
   bool declared = false;
+  // False: the graph of twice the samples (sample_count.h) has other ops.
+  bool comparable = true;
   // Sums of weights or counts by which the loss divides and which depend on data only. A mean
   // requires their average over the microbatches of the step (average_divisors).
   std::vector<graph::ValueId> divisors;

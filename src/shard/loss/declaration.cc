@@ -44,7 +44,7 @@ Graph with_proof(Graph graph, const LossClass& proof) {
                            : proof.kind == LossKind::sum ? "sum"
                                                          : "mixed";
   Arguments arguments = {{"kind", kind}, {"proven", true}};
-  if (proof.kind == LossKind::mixed) arguments.emplace_back("ended", proof.ended);
+  if (!proof.ended.empty()) arguments.emplace_back("ended", proof.ended);
   return with_reduction(average_divisors(std::move(graph), proof.divisors), arguments);
 }
 

@@ -45,6 +45,17 @@ int64_t samples_of(const graph::Graph& graph) {
 }
 
 bool may_have_sample_count(const graph::Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [](const Node& node) {
+    if (node.phase != graph::Phase::forward) return false;
+    bool constant = true;
+    node.each_operand([&](ValueId) { constant = false; });
+    return constant || std::ranges::any_of(node.args, [](const auto& arg) {
+             return std::holds_alternative<double>(arg.second) || arg.first == "other";
+           });
+  });
+}
+
+bool seems_to_have_sample_count(const graph::Graph& graph) {
   const auto samples = samples_of(graph);
   return std::ranges::any_of(graph.nodes, [&](const Node& node) {
     if (node.phase != graph::Phase::forward) return false;
@@ -55,6 +66,7 @@ bool may_have_sample_count(const graph::Graph& graph) {
 
 CountedNumbers::CountedNumbers(const graph::Graph& graph, const graph::Graph* twice)
     : graph_(graph),
+      twice_(twice),
       known_(twice != nullptr),
       of_nodes_(graph.nodes.size(), 1),
       of_values_(graph.values.size(), 1) {
@@ -72,6 +84,27 @@ CountedNumbers::CountedNumbers(const graph::Graph& graph, const graph::Graph* tw
       if (v.defined()) of_values_[v.index] = growth;
     }
   }
+}
+
+bool CountedNumbers::changes_otherwise(size_t node,
+                                       const std::function<bool(ValueId)>& of_samples) const {
+  if (!known_) return false;
+  const auto &here = graph_.nodes[node], &there = twice_->nodes[node];
+  bool depends = false;
+  here.each_operand([&](ValueId v) { depends = depends || of_samples(v); });
+  if (depends) {
+    if (number_of(here)) return false;
+    for (const auto& [name, arg] : here.args) {
+      const auto* other = there.find(name);
+      const bool number = std::holds_alternative<double>(arg) || name == "other";
+      if (number && !std::holds_alternative<ValueId>(arg) && !(other && *other == arg)) return true;
+    }
+    return false;
+  }
+  for (const auto v : here.outputs) {
+    if (v.defined() && graph_.type(v).shape != twice_->type(v).shape) return true;
+  }
+  return !number_of(here) && here.args != there.args;
 }
 
 double CountedNumbers::factor_of(size_t node,

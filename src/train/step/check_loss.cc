@@ -69,18 +69,22 @@ std::optional<graph::Graph> graph_of_two(const ModelSource& source, const graph:
 void check_declared_loss(const graph::Graph& one, const graph::Graph& two, const plan::Plan& plan,
                          const std::function<double(const LossRun&)>& run) {
   const auto loss = shard::classify_loss(one);
-  const auto* declared = loss.kind == shard::LossKind::sum ? "sum" : "mean";
+  const auto* kind = loss.kind == shard::LossKind::sum ? "sum" : "mean";
+  const bool proven = std::ranges::any_of(one.nodes, [](const graph::Node& node) {
+    return node.op == "perigee::reduction" && node.get<bool>("proven", false);
+  });
   const auto parts = run({one, cut_into(plan, 2, one)});
   const auto whole = run({two, cut_into(plan, 1, two)});
   if (!std::isfinite(whole) && !std::isfinite(parts)) return;  // the step's own checks report it
   const auto allowed = tolerance(one, plan) * std::max(std::abs(whole), std::abs(parts));
   if (!(std::abs(whole - parts) <= allowed)) {
     fail("train",
-         "a loss that is declared a {} over samples must be one, but of the first two microbatches "
-         "as one batch it is {:.9g}, and the {} of each alone {:.9g}: change the declaration "
-         "(model.loss, Result::reduction) or, where samples depend on each other, use one "
-         "microbatch; there is no proof after {}",
-         declared, whole, declared, parts, loss.ended);
+         "a loss that is {} a {} over samples must be one, but of the first two microbatches "
+         "as one batch it is {:.9g}, and the {} of each alone {:.9g}: {} (model.loss, "
+         "Result::reduction) or, where samples depend on each other, use one microbatch; there is "
+         "no proof after {}",
+         proven ? "taken for" : "declared", kind, whole, kind, parts,
+         proven ? "declare what it is" : "change the declaration", loss.ended);
   }
 }
 

@@ -90,23 +90,29 @@ bool is_declared(const graph::Graph& graph) {
                              [](const auto& node) { return node.op == "perigee::reduction"; });
 }
 
-// Returns the class of the loss of a graph of several samples. Where one of its numbers may be their
-// number, the graph of twice the samples tells.
+// Returns the class of the loss of a graph of several samples. Where numbers or constants may depend
+// on their number, the graph of twice the samples tells.
 shard::LossClass proof_of(const graph::Graph& graph,
                           const std::function<graph::Graph(int64_t samples)>& capture) {
   auto proof = shard::classify_loss(graph);
   if (proof.kind == shard::LossKind::mixed || !shard::may_have_sample_count(graph)) return proof;
+  const bool likely = shard::seems_to_have_sample_count(graph);
   const auto samples = shard::samples_of(graph);
   try {
-    return shard::classify_loss(graph, capture(2 * samples));
+    auto by_two = shard::classify_loss(graph, capture(2 * samples));
+    // Without a likely number, graphs with other ops are no reason to refuse the loss unchecked.
+    if (likely || by_two.comparable) return by_two;
+    proof.declared = proof.coupling.empty();
+    if (proof.declared) proof.ended = by_two.ended;
   } catch (const Error&) {
+    if (!likely) return proof;
     proof.kind = shard::LossKind::mixed;
     proof.ended = fmt::format(
         "the loss, which has a factor or divisor that may be the number of samples, {}, and the "
         "model cannot be captured with {} to tell",
         samples, 2 * samples);
-    return proof;
   }
+  return proof;
 }
 
 }  // namespace
@@ -117,7 +123,8 @@ graph::Graph ModelSource::with_proof_of_two(graph::Graph graph, bool evaluation)
   const auto here = shard::classify_loss(graph);
   if (shard::samples_of(graph) > 1) {
     const auto proof = proof_of(graph, capture);
-    return here.kind == proof.kind ? graph : shard::with_proof(std::move(graph), proof);
+    const bool same = here.kind == proof.kind && !proof.declared;
+    return same ? graph : shard::with_proof(std::move(graph), proof);
   }
   graph::Graph two;
   try {
@@ -126,7 +133,7 @@ graph::Graph ModelSource::with_proof_of_two(graph::Graph graph, bool evaluation)
     return graph;  // a model of one sample
   }
   const auto proof = proof_of(two, capture);
-  if (here.kind == proof.kind && here.divisors == proof.divisors) return graph;
+  if (here.kind == proof.kind && here.divisors == proof.divisors && !proof.declared) return graph;
   const bool same_nodes = std::ranges::equal(
       graph.nodes, two.nodes,
       [](const auto& a, const auto& b) { return a.op == b.op && a.outputs == b.outputs; });

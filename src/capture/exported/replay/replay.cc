@@ -1,6 +1,8 @@
 #include "capture/exported/replay/replay.h"
 
 #include <ATen/ATen.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 
 #include <algorithm>
 
@@ -73,6 +75,9 @@ class Run {
     const auto op = overload_of(call);
     torch::jit::Stack stack;
     for (const auto& argument : op.schema().arguments()) stack.push_back(find(call, argument));
+    if (op.schema().name() == "aten::view" && op.schema().overload_name().empty()) {
+      make_viewable(stack);
+    }
     op.callBoxed(stack);
     std::vector<at::Tensor> made;
     for (const auto& value : stack) {
@@ -88,6 +93,16 @@ class Run {
     }
     for (size_t i = 0; i < call.outputs.size(); ++i) {
       if (call.outputs[i].index >= 0) values_[call.outputs[i].index] = made[i];
+    }
+  }
+
+  // Results of LibTorch's kernels may have other strides than here, such as attention's, and the model
+  // has views of them that these strides do not allow.
+  static void make_viewable(torch::jit::Stack& stack) {
+    const auto self = stack.at(0).toTensor();
+    const auto sizes = at::infer_size(stack.at(1).toIntVector(), self.numel());
+    if (!at::detail::computeStride(self.sizes(), self.strides(), sizes)) {
+      stack[0] = self.contiguous();
     }
   }
 
