@@ -151,7 +151,8 @@ std::vector<std::string> differences(const Job& before, const Job& now,
     const bool is_old = in_a != values_a.end(), is_new = in_b != values_b.end();
     if (!is_old && !is_new) continue;
     const bool schedules = key.table.ends_with("schedule") && is_new;
-    if ((!is_old || !is_new) && follows(key) && !schedules && a.model.kind == b.model.kind) continue;
+    if ((!is_old || !is_new) && follows(key) && !schedules && a.model.kind == b.model.kind)
+      continue;
     const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
     const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
     auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);

@@ -29,7 +29,9 @@ TEST_CASE("an application that saves weights which are not finite gets an error"
     at::Tensor w = register_parameter("w", torch::ones({2}));
   };
   const auto net = std::make_shared<Net>();
-  const auto forward = [net](const Batch& batch) { return Result{(net->w * batch.at("x")).mean()}; };
+  const auto forward = [net](const Batch& batch) {
+    return Result{(net->w * batch.at("x")).mean()};
+  };
   const auto job = Job::parse(
       "name = 't'\n[batch]\nglobal = 2\n[train]\nsteps = 1\nstop_if_not_finite = false\n"
       "[cluster]\ndevice = 'cpu'",

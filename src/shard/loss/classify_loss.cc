@@ -101,9 +101,8 @@ class Classifier {
       for (size_t r = 0; r < node.outputs.size(); ++r) {
         if (!node.outputs[r].defined()) continue;
         states_[node.outputs[r].index] = result(n, r);
-        if (unsure_.empty() && numbers_.changes_otherwise(n, [&](ValueId v) {
-              return !state(v).is(Degree::none);
-            })) {
+        if (unsure_.empty() &&
+            numbers_.changes_otherwise(n, [&](ValueId v) { return !state(v).is(Degree::none); })) {
           unsure_ = fmt::format("{}, which depends on the number of samples", describe(node));
         }
         of_data_[node.outputs[r].index] = of_data;

@@ -453,6 +453,25 @@ def fixed_lstm():
     return lstm()
 
 
+@model("other", tokens=TOKENS, labels=LABELS)
+def attention_layer():
+    # Its attention's result has the strides of LibTorch's CPU kernel, which the archive's views need.
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(VOCABULARY, 12)
+            self.layer = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+            self.attention = nn.MultiheadAttention(12, 2)
+            self.head = nn.Linear(12, VOCABULARY)
+
+        def forward(self, tokens, labels):
+            x = self.layer(self.embed(tokens), src_key_padding_mask=labels == -100).transpose(0, 1)
+            x = x + self.attention(x, x, x, need_weights=False)[0]
+            return F.cross_entropy(self.head(x.transpose(0, 1)).flatten(0, 1), labels.flatten())
+
+    return Encoder()
+
+
 @model("other", single=True, images=images(8), labels=CLASSES)
 def autocast():
     class Mixed(nn.Module):
