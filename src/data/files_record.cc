@@ -90,36 +90,12 @@ json entry_of(const std::string& path) {
       file, why);
 }
 
-}  // namespace
-
-std::string record_files(const std::vector<std::string>& files) {
-  auto list = json::array();
-  for (const auto& file : files) list.push_back(entry_of(file));
-  return json{{"files", list}}.dump(1) + "\n";
-}
-
-std::string sample_hash(const std::vector<std::string>& files) {
-  const auto last = std::max<size_t>(files.size(), 1) - 1;
-  const auto count = std::min<size_t>(files.size(), kPieces);
-  std::string hashes;
-  for (size_t i = 0; i < count; ++i) {
-    const Descriptor file(files[count == 1 ? 0 : last * i / (count - 1)]);
-    hashes += hash_of_pieces(file, file.size());
-  }
-  return fmt::format("{:016x}", XXH3_64bits(hashes.data(), hashes.size()));
-}
-
-void check_files(const std::string& record, const std::vector<std::string>& files) {
-  if (record.empty()) return;
-  check_json_depth(record, "data", "data.json");
-  const auto recorded = json::parse(record, nullptr, false);
-  if (!recorded.is_object() || !recorded.contains("files") || !recorded["files"].is_array()) {
-    fail("data", "the record of a run's files must be JSON as the run wrote it, but is damaged");
-  }
+// Compares the entries of a record with the files as they are.
+void check_entries(const json& entries, const std::vector<std::string>& files) {
   std::vector<std::string> now;
   for (const auto& file : files) now.push_back(absolute(file));
   std::vector<std::string> before;
-  for (const auto& entry : recorded["files"]) {
+  for (const auto& entry : entries) {
     const auto file = entry.value("file", "");
     before.push_back(file);
     if (std::ranges::find(now, file) == now.end()) refuse(file, "is gone");
@@ -133,6 +109,44 @@ void check_files(const std::string& record, const std::vector<std::string>& file
   for (const auto& file : now) {
     if (std::ranges::find(before, file) == before.end()) refuse(file, "was added");
   }
+}
+
+}  // namespace
+
+std::string record_files(const std::vector<std::string>& files,
+                         const std::vector<std::string>& readers) {
+  json record = {{"files", json::array()}, {"readers", json::array()}};
+  for (const auto& file : files) record["files"].push_back(entry_of(file));
+  for (const auto& file : readers) record["readers"].push_back(entry_of(file));
+  return record.dump(1) + "\n";
+}
+
+std::string sample_hash(const std::vector<std::string>& files) {
+  const auto last = std::max<size_t>(files.size(), 1) - 1;
+  const auto count = std::min<size_t>(files.size(), kPieces);
+  std::string hashes;
+  for (size_t i = 0; i < count; ++i) {
+    const Descriptor file(files[count == 1 ? 0 : last * i / (count - 1)]);
+    hashes += hash_of_pieces(file, file.size());
+  }
+  return fmt::format("{:016x}", XXH3_64bits(hashes.data(), hashes.size()));
+}
+
+void check_files(const std::string& record, const std::vector<std::string>& files,
+                 const std::vector<std::string>& readers) {
+  if (record.empty()) return;
+  check_json_depth(record, "data", "data.json");
+  const auto recorded = json::parse(record, nullptr, false);
+  const auto is_list = [&](const char* key) {
+    return recorded.is_object() && recorded.contains(key) && recorded[key].is_array();
+  };
+  if (!is_list("files")) {
+    fail("data",
+         "a run's data.json must be as the run wrote it, but is damaged: without the file, the run "
+         "is resumed without a check of its data");
+  }
+  check_entries(recorded["files"], files);
+  if (is_list("readers")) check_entries(recorded["readers"], readers);
 }
 
 }  // namespace perigee::data

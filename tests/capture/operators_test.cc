@@ -94,6 +94,10 @@ std::vector<Layer> ordering_ops() {
 std::vector<Layer> matrix_ops() {
   const auto a = normal({3, 3}), b = normal({2, 3, 3}), c = normal({3, 2});
   return {
+      op("weight_norm", {normal({3, 5}), normal({3, 1}), normal({1, 5})},
+         [](const Tensors& in) -> Tensors {
+           return {at::_weight_norm(in[0], in[1], 0), at::_weight_norm(in[0], in[2], 1)};
+         }),
       op("addbmm", {normal({3, 4}), normal({2, 3, 5}), normal({2, 5, 4})},
          [](const Tensors& in) -> Tensors { return {in[0].addbmm(in[1], in[2], 0.5, 2)}; }),
       op("linalg_solve_triangular", {b, c},

@@ -313,7 +313,7 @@ void add_export(CLI::App& app, Action& action) {
   sub->add_option("--shard-size", options->shard_bytes,
                   "with --hf: most bytes of a file (200MB, 5GB); default 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->needs(folder);
   sub->add_option("--dtype", options->folder.dtype,
                   "with --hf: type of the weights; default: their types in model.folder")

@@ -99,6 +99,12 @@ std::vector<at::Tensor> batch_norm_backward(const Values& v) {
           masked(mask[2], channels, weight)};
 }
 
+// (v, g, dim) -> (weight, norms)
+std::vector<at::Tensor> weight_norm(const Values& v) {
+  const auto g = v.tensor(1);
+  return {at::empty_like(v.tensor(0)), meta_tensor(g.sizes(), statistics_type(g))};
+}
+
 }  // namespace
 
 ShapeTable norm_shapes() {
@@ -112,6 +118,8 @@ ShapeTable norm_shapes() {
       {"aten::_native_batch_norm_legit.no_stats", batch_norm},
       {"aten::_native_batch_norm_legit_no_training", batch_norm_inference},
       {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::_weight_norm_interface", weight_norm},
+      {"aten::_weight_norm_interface_backward", like<1, 2>},
   };
 }
 

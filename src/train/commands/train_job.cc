@@ -182,6 +182,14 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& step) 
   return scalars;
 }
 
+// Returns the files that say how texts are read.
+std::vector<std::string> readers_of(const job::DataConfig& data) {
+  std::vector<std::string> files;
+  if (data.tokenizer != "bytes") files.push_back(data.tokenizer);
+  if (!data.chat_template.empty()) files.push_back(data.chat_template);
+  return files;
+}
+
 // Opens the run's folder for writing and logs a description of the training.
 std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const job::Job& given,
                                      const RankSession& session, int64_t first_step) {
@@ -192,7 +200,9 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
   folder.write_job(given);
   folder.write_plan(plan::print(blueprint.plan));
   folder.write_memory(session.memory);
-  if (!given.data.files.empty()) folder.write_data(data::record_files(given.data.files));
+  if (!given.data.files.empty()) {
+    folder.write_data(data::record_files(given.data.files, readers_of(given.data)));
+  }
   const auto world = session.communicator->world();
   const auto microbatches = blueprint.plan.microbatches;
   auto output = std::unique_ptr<Output>(new Output{
@@ -247,7 +257,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   std::unique_ptr<RunFolder> folder;
   at_root([&] {
     folder = std::make_unique<RunFolder>(job, run_options(task, job));
-    data::check_files(folder->resumed_data(), job.data.files);
+    data::check_files(folder->resumed_data(), job.data.files, readers_of(job.data));
   });
   const bool writes_together = job.train.checkpoint_target.empty() && !job.train.forward_only;
   if (writes_together) require_shared_folder(job, communicator);

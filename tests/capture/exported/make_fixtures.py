@@ -453,7 +453,7 @@ def fixed_lstm():
     return lstm()
 
 
-@model("other", tokens=TOKENS, labels=LABELS)
+@model("layers", tokens=TOKENS, labels=LABELS)
 def attention_layer():
     # Its attention's result has the strides of LibTorch's CPU kernel, which the archive's views need.
     class Encoder(nn.Module):

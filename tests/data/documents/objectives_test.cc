@@ -149,6 +149,7 @@ TEST_CASE("a file that changed, grew, is gone or was added since a run began is 
   const auto record = data::record_files({a, b});
   CHECK_NOTHROW(data::check_files(record, {a, b}));
   CHECK_NOTHROW(data::check_files("", {a}));
+  CHECK_NOTHROW(data::check_files(R"({"files": []})", {}, {a}));  // of an earlier version
   const auto message = [&](const std::vector<std::string>& files) {
     return error_of([&] { data::check_files(record, files); });
   };
@@ -160,6 +161,12 @@ TEST_CASE("a file that changed, grew, is gone or was added since a run began is 
   CHECK_THAT(message({a, b}), Catch::Contains(b + " had 1 bytes and has 2" + remedy));
   folder.add("b.jsonl", "c");
   CHECK_THAT(message({a, b}), Catch::Contains(b + " has other content" + remedy));
+  // A tokenizer or template is named as a file of the data is.
+  const auto text = folder.add("t.jinja", "a"), read = data::record_files({a}, {text});
+  CHECK_NOTHROW(data::check_files(read, {a}, {text}));
+  folder.add("t.jinja", "b");
+  CHECK_THAT(error_of([&] { data::check_files(read, {a}, {text}); }),
+             Catch::Contains("t.jinja has other content" + remedy));
   folder.add("b.jsonl", "b");
   CHECK_NOTHROW(data::check_files(record, {a, b}));
   for (const auto place : {0, 9'999'999}) {
