@@ -165,7 +165,7 @@ void read_fields(const Json& value, StrategySpec& strategy) {
     for (const auto& [key, to] : value["set"].items()) {
       if (key == "strategy") {
         fail("strategy",
-             "set has keys that do not decide which strategy is read, but got strategy");
+             "set changes keys of the job, but not which strategy is read: leave strategy out");
       }
       strategy.set.push_back(assignment(key, to));
     }

@@ -144,8 +144,8 @@ struct Trainer::Impl {
   std::function<Control(const Report&)> on_step;
   int64_t last_step = 0;
   bool has_values = false;  // weights are initialised or loaded
-  int64_t broken_step =
-      0;  // ended by an error while weights changed; 0: none, or loaded since then
+  // A step that ended by an error while weights changed; 0: none, or a checkpoint was loaded since.
+  int64_t broken_step = 0;
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)

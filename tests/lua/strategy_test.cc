@@ -198,7 +198,7 @@ TEST_CASE("an error of a method is at the line that uses it") {
   check("return {\n  methods = {},\n  sets = {},\n}",
         "3: [strategy] a strategy is a list of methods");
   check("return {\n  methods = {},\n  set = { strategy = 'ddp' },\n}",
-        "3: [strategy] set has keys that do not decide which strategy is read");
+        "3: [strategy] set changes keys of the job, but not which strategy is read");
   check("return { plan = {} }", "3: [strategy] plan is the result of a strategy's methods");
   // A method in place of a list.
   const std::string alone =

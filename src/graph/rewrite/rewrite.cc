@@ -317,8 +317,7 @@ class Rewriter {
     std::map<NodeId, NodeId> forward_of;  // node of the replacement: its index in `forward_nodes`
     auto next = static_cast<int32_t>(graph_.values.size());
     std::vector<Value> new_values;
-    std::map<int32_t, ValueId>
-        kept;  // result of the replacement: the value of the graph that it is
+    std::map<int32_t, ValueId> kept;  // by result of the replacement: the graph's value that it is
     for (const auto& result : results_) {
       const auto v = b.values[result.value.index];
       const auto from = made.find_output(Output::Kind::result, result.name)->value;
