@@ -70,17 +70,11 @@ struct Executor::Impl {
   HostWrites host_writes;
   RecordedStep* recorded = nullptr;  // while its work is submitted
 
-  std::string where(const compile::Section& section, const Instruction& instruction) const {
-    const auto* op = instruction.op.empty() ? "the wait for a collective" : instruction.op.c_str();
-    return fmt::format(
-        "rank {}: {} in scope \"{}\" ({}, section {})", program.rank, op, instruction.scope,
-        instruction.phase == graph::Phase::forward ? "forward" : "backward", section.name());
-  }
-
   [[noreturn]] void fail_instruction(const compile::Run& run, const Instruction& instruction,
                                      const std::exception& error) const {
     fail_run("exec", "{}, microbatch {} must run, but got: {}",
-             where(program.sections[run.section], instruction), run.microbatch, error_text(error));
+             place_text(program, program.sections[run.section], instruction), run.microbatch,
+             error_text(error));
   }
 
   at::Tensor tensor_of(ValueId v, const std::vector<std::byte*>& bases) const {
@@ -133,7 +127,7 @@ void Executor::Impl::find_kernels() {
         try {
           kernel = device.kernel(op_of(program, instruction));
         } catch (const std::exception& error) {
-          fail("exec", "{} must have a kernel, but: {}", where(section, instruction),
+          fail("exec", "{} must have a kernel, but: {}", place_text(program, section, instruction),
                error_text(error));
         }
       }
@@ -182,8 +176,8 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
         prepared.served = std::make_unique<ServedAllocations>(allocations, made->bases);
       }
     } catch (const std::exception& error) {
-      fail("exec", "{} must fit its program, but: {}", where(source, source.instructions[i]),
-           error_text(error));
+      fail("exec", "{} must fit its program, but: {}",
+           place_text(program, source, source.instructions[i]), error_text(error));
     }
   }
   slots[slot] = std::move(made);
@@ -468,12 +462,7 @@ at::Tensor Executor::tensor(const Binding& binding) const {
 }
 
 std::vector<std::string> Executor::names(Binding::Kind kind) const {
-  std::vector<std::string> names;
-  for (const auto& binding : impl_->program.bindings) {
-    if (binding.kind == kind && (names.empty() || names.back() != binding.name))
-      names.push_back(binding.name);
-  }
-  return names;
+  return binding_names(impl_->program, kind);
 }
 
 const compile::Program& Executor::program() const { return impl_->program; }

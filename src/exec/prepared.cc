@@ -16,6 +16,14 @@ using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
 
+std::string place_text(const compile::Program& program, const compile::Section& section,
+                       const Instruction& instruction) {
+  const auto* op = instruction.op.empty() ? "the wait for a collective" : instruction.op.c_str();
+  return fmt::format(
+      "rank {}: {} in scope \"{}\" ({}, section {})", program.rank, op, instruction.scope,
+      instruction.phase == graph::Phase::forward ? "forward" : "backward", section.name());
+}
+
 Op op_of(const compile::Program& program, const Instruction& instruction) {
   Op op{.name = instruction.op, .args = instruction.args, .outputs = {}};
   int32_t next = 0;
@@ -135,6 +143,16 @@ const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
     if (binding.kind == kind && binding.name == name) return &binding;
   }
   return nullptr;
+}
+
+std::vector<std::string> binding_names(const compile::Program& program, Binding::Kind kind) {
+  std::vector<std::string> names;
+  for (const auto& binding : program.bindings) {
+    if (binding.kind == kind && (names.empty() || names.back() != binding.name)) {
+      names.push_back(binding.name);
+    }
+  }
+  return names;
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {

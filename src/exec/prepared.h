@@ -59,6 +59,10 @@ struct PrepareContext {
 // Returns the op of an instruction; its ValueIds become indices of operands.
 Op op_of(const compile::Program& program, const compile::Instruction& instruction);
 
+// Returns "rank 0: aten::mm in scope "head" (forward, section micro)".
+std::string place_text(const compile::Program& program, const compile::Section& section,
+                       const compile::Instruction& instruction);
+
 // Makes the tensors of an instruction and finds its group. Throws Error for a data tensor that the
 // program does not bind.
 void prepare(Prepared& prepared, const compile::Instruction& instruction,
@@ -75,6 +79,10 @@ at::Tensor part_of_batch(const Prepared& load, at::Tensor given);
 // Returns the program's first binding of that kind and name, or nullptr.
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,
                                      const std::string& name);
+
+// Returns the names of the program's bindings of that kind, in its order, each once.
+std::vector<std::string> binding_names(const compile::Program& program,
+                                       compile::Binding::Kind kind);
 
 // Returns whether two tensors have equal sizes, types and strides; strides of dims of size 1 do
 // not count.

@@ -184,11 +184,18 @@ struct Trainer::Impl {
       for (auto& thread : threads) thread.join();
     }
     if (!first) return;
-    if (connections.size() > 1) {
-      for (const auto& rank : connections) rank.device->synchronize([] {});
-      for (const auto& rank : connections) rank.communicator->restore();
-    }
+    if (connections.size() > 1) restore();
     std::rethrow_exception(first);
+  }
+
+  // Makes ranks that are threads able to communicate after an error, unless a device is lost.
+  void restore() {
+    try {
+      for (const auto& rank : connections) rank.device->synchronize([] {});
+    } catch (const std::exception&) {
+      return;  // the error that is being reported came first
+    }
+    for (const auto& rank : connections) rank.communicator->restore();
   }
 
   void require_values() const {

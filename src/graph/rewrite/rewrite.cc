@@ -5,32 +5,12 @@
 
 #include "base/fail.h"
 #include "graph/rewrite/match.h"
+#include "graph/rewrite/terms.h"
 
 namespace perigee::graph {
 namespace {
 
 constexpr std::string_view kIncoming = "gradient:";
-
-// A sum by which autograd accumulates a gradient from several ops.
-bool is_sum(const Node& node) {
-  return node.phase == Phase::backward && node.op == "aten::add.Tensor" && node.args.size() == 2 &&
-         std::holds_alternative<ValueId>(node.args[0].second) &&
-         std::holds_alternative<ValueId>(node.args[1].second);
-}
-
-ValueId operand(const Node& node, size_t a) { return std::get<ValueId>(node.args[a].second); }
-
-// The values that add up to a gradient of the pattern. `readers` counts those of each value.
-void find_terms(const Graph& pattern, const std::vector<int>& readers, ValueId v, bool root,
-                std::vector<ValueId>& terms) {
-  const auto n = pattern.values[v.index].producer;
-  if (n >= 0 && is_sum(pattern.nodes[n]) && (root || readers[v.index] == 1)) {
-    find_terms(pattern, readers, operand(pattern.nodes[n], 0), false, terms);
-    find_terms(pattern, readers, operand(pattern.nodes[n], 1), false, terms);
-  } else {
-    terms.push_back(v);
-  }
-}
 
 class Rewriter {
  public:
@@ -188,7 +168,7 @@ class Rewriter {
       std::erase_if(by, [&](NodeId n) { return inside.contains(n); });
       const bool sums = by.size() == 1 && !readers.is_output[v.index] &&
                         is_sum(graph_.nodes[by[0]]) &&
-                        operand(graph_.nodes[by[0]], 0) != operand(graph_.nodes[by[0]], 1);
+                        term_of(graph_.nodes[by[0]], 0) != term_of(graph_.nodes[by[0]], 1);
       return sums ? by[0] : -1;
     };
     std::vector<std::vector<int32_t>> chains;
@@ -214,7 +194,7 @@ class Rewriter {
       removed.insert(v.index);
       const auto& sum = graph_.nodes[sum_of(v)];
       const auto made = sum.outputs[0];
-      const auto other = operand(sum, 0) == v ? operand(sum, 1) : operand(sum, 0);
+      const auto other = term_of(sum, 0) == v ? term_of(sum, 1) : term_of(sum, 0);
       if (removed.contains(other.index)) {
         replaced_by.erase(made.index);
         open.push_back(made);

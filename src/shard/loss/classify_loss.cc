@@ -8,6 +8,7 @@
 
 #include "graph/ops.h"
 #include "shard/loss/loss_alone.h"
+#include "shard/loss/loss_ops.h"
 #include "shard/loss/sample_count.h"
 #include "shard/loss/sample_dim.h"
 #include "shard/propagate/matched_rules.h"
@@ -38,21 +39,6 @@ struct State {
 
   bool is(Degree d) const { return degree == d; }
 };
-
-bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "aten::mean.dim"; }
-
-// Ops that scatter rows to indexed positions, or count them.
-bool dispatches(const Node& node) {
-  return node.op == "perigee::dispatch" || node.op == "perigee::expert_slots" ||
-         node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
-         node.op.starts_with("aten::scatter");
-}
-
-bool is_affine(const Node& node) {
-  return node.op == "aten::add.Tensor" || node.op == "aten::sub.Tensor" ||
-         node.op == "aten::rsub.Tensor" || node.op == "aten::add.Scalar" ||
-         node.op == "aten::sub.Scalar" || node.op == "aten::rsub.Scalar";
-}
 
 std::string describe(const Node& node) {
   return fmt::format("{} in scope \"{}\"", node.op, node.scope);
