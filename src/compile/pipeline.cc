@@ -63,7 +63,7 @@ void classify_loss(GraphState& state) {
   const bool scales = !state.spec.evaluation && (communication.sum || communication.clip_first);
   const bool cuts = state.plan.microbatches > 1;
   if (!cuts && !scales) {
-    state.graph = shard::without_declaration(std::move(state.graph));
+    state.graph = shard::with_shares(shard::without_declaration(std::move(state.graph)), 1);
     return;
   }
   const auto loss = shard::classify_loss(state.graph);
@@ -79,7 +79,8 @@ void classify_loss(GraphState& state) {
          cuts ? "use one microbatch and no pipeline, which data and tensor parallelism allow"
               : "leave grad_comm's reduce and clip as they are");
   }
-  auto averaged = shard::average_divisors(state.graph, loss.divisors);
+  auto averaged = shard::with_shares(shard::average_divisors(state.graph, loss.divisors),
+                                     state.plan.microbatches);
   state.plan = with_names_of(std::move(state.plan), state.graph, averaged);
   state.graph = shard::without_declaration(std::move(averaged));
 }

@@ -148,6 +148,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                     "perigee::full",
                     "perigee::cast",
                     "perigee::step_average",
+                    "perigee::step_share",
                     "perigee::reduction",
                     "perigee::nll",
                     "perigee::nll_backward",

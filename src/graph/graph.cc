@@ -102,4 +102,9 @@ const Output* Graph::find_output(Output::Kind kind, std::string_view name) const
   return nullptr;
 }
 
+bool Graph::is_fixed(const Input& input) const {
+  return input.kind == Input::Kind::constant ||
+         (input.kind == Input::Kind::buffer && !find_output(Output::Kind::buffer, input.name));
+}
+
 }  // namespace perigee::graph

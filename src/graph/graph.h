@@ -139,6 +139,9 @@ struct Graph {
   const TensorType& type(ValueId v) const { return values[v.index].type; }
   const Input* find_input(std::string_view name) const;
   const Output* find_output(Output::Kind kind, std::string_view name) const;
+  // Returns whether the input is the same in all microbatches: a constant, or a buffer that the graph
+  // does not write.
+  bool is_fixed(const Input& input) const;
   bool operator==(const Graph&) const = default;
 };
 

@@ -55,8 +55,10 @@
 //   perigee::nll_backward(grad [n, *], self, target, weight?, ignore_index) -> d_self
 //   perigee::label_weight(target, weight?, ignore_index, dtype) -> [] the mean's denominator: the sum of the labels'
 //                                              weights, or their count; float32 or float64
-//   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
-//                                              `self` over all microbatches of the step, known before the first backward
+//   perigee::step_average(self [], total=false) -> []    identity within one microbatch; compile/ replaces it by the
+//                                              average, or where `total` the sum, of `self` over all microbatches of
+//                                              the step, known before the first backward
+//   perigee::step_share(self []) -> []         compile/ replaces it by self / the number of microbatches
 //   perigee::reduction(self [], kind, proven=false, ended?) -> []    identity: the loss `self` is a mean, a sum or a weighted
 //                                              mean over samples (kind), as the model declares or, where `proven`, as the
 //                                              graph of more samples shows; there also "mixed". compile/ removes it

@@ -14,9 +14,9 @@ const std::vector<ModelKind>& model_kinds() {
       {.name = "mlp"},
       {.name = "resnet"},
       {.name = "hf"},
-      {.name = "exported", .file = "archive of torch.export"},
-      {.name = "torchscript", .file = "TorchScript file", .code = true},
-      {.name = "plugin", .file = "model plugin", .code = true, .options = true},
+      {.name = "exported", .file = "archive of torch.export", .own_types = true},
+      {.name = "torchscript", .file = "TorchScript file", .code = true, .own_types = true},
+      {.name = "plugin", .file = "model plugin", .code = true, .own_types = true, .options = true},
       {.name = "lua", .file = "script", .options = true},
   };
   return all;

@@ -404,7 +404,17 @@ Job read_job(std::string_view text, const std::string& file,
     const auto own = fs::path(std::get<std::string>(folder->second)) / "tokenizer.json";
     if (fs::exists(own, ignored)) job.data.tokenizer = own.string();
   }
+  const bool synthetic = job.data.synthetic;
   job::complete(job, [&](std::string_view key) { return reader.place(key); });
+  for (const auto* kind : {"text", "tokens", "jsonl", "conversations", "tensors"}) {
+    const auto path = fmt::format("data.{}", kind);
+    const auto* list = table.at_path(path).as_array();
+    if (!list || !list->empty() || synthetic || !job.data.synthetic) continue;
+    fail("job",
+         "{}{} must list a file, but is empty: name files, or set data.synthetic = true for made-up "
+         "data",
+         reader.place(path), path);
+  }
   return job;
 }
 

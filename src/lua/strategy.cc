@@ -260,6 +260,10 @@ methods::StrategySpec StrategyScript::resolve(const nlohmann::json& job, const g
   push_json(L, job);
   push_json(L, describe_graph(graph));
   state_.call(2);
+  if (lua_isnil(L, -1) && !state_.infeasible.empty()) {
+    throw Error(Status::infeasible, "strategy",
+                fmt::format("{} returned nothing: {}", path_, state_.infeasible));
+  }
   if (!lua_istable(L, -1)) {
     fail("strategy",
          "a strategy function returns a list of methods, a table or a plan, but {} returned {}",

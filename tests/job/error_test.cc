@@ -153,6 +153,10 @@ TEST_CASE("an invalid combination of keys is an error") {
         "[job] a.toml:3:13: data is one of text, tokens, jsonl, conversations, tensors, synthetic "
         "and "
         "[[data.sources]], but got none");
+  CHECK(gpt("[data]\ntext = []") ==
+        "[job] a.toml:3:8: data.text must list a file, but is empty: name files, or set data.synthetic "
+        "= true for made-up data");
+  CHECK(gpt("[data]\ntext = []\nsynthetic = true") == "no error");
   CHECK(gpt("[data]\ntext = \"no/such/*.txt\"") ==
         "[job] a.toml:3:8: data.text names files, but none matches \"no/such/*.txt\"");
   CHECK(gpt("[data]\ntokenizer = \"no.model\"") ==

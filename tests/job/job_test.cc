@@ -374,6 +374,10 @@ TEST_CASE("a key without effect in its job is a warning with its place and condi
   CHECK(warnings("weight_decay_schedule.steps = 9").size() == 1);
   CHECK(warnings("weight_decay_schedule.steps = 9\nweight_decay_schedule.start = 0.1").empty());
   CHECK(warnings("data.template = \"{a}\"\ndata.broken_lines = \"skip\"").size() == 2);
+  const std::string file = "model.kind = \"plugin\"\nmodel.file = \"net.so\"\nmodel.dtype = \"float64\"\n";
+  CHECK(parse(file).warnings.sentences.empty());  // synthetic data
+  CHECK_THAT(parse(file + "data.tensors = \"README.md\"").warnings.sentences.at(0),
+             Catch::Contains("3:15: model.dtype has no effect: it needs a model kind whose"));
 
   // Defaults have none, and neither has the file that a run keeps.
   for (const auto* kind : {"constant", "linear", "wsd"}) {

@@ -51,5 +51,35 @@ output loss %2 = loss
   }
 }
 
+TEST_CASE("a sum divided by a function of a sum of data is a mean, and nothing else of it is") {
+  const auto classify = [](const std::string& number, const std::string& loss) {
+    return classify_loss(graph::parse(R"(perigee.graph/1
+scope "" Net
+input data %0: float64[4, 6] = x
+input data %1: bool[4] = kept
+input parameter %2: float64[] = w
+%3: float64[4, 6] = aten::mul.Tensor(self=%0, other=%2)   @ forward
+%4: float64[] = aten::sum(self=%3)   @ forward
+%5: int64[] = aten::sum(self=%1)   @ forward
+%6: int64[] = )" + number + R"(   @ forward
+%7: float64[] = )" + loss + R"(   @ forward
+output loss %7 = loss
+)"));
+  };
+  const std::string raised = "aten::clamp_min(self=%5, min=1)";
+  const auto proven = classify(raised, "aten::div.Tensor(self=%4, other=%6)");
+  CHECK(proven.kind == LossKind::mean);
+  CHECK(!proven.declared);
+  REQUIRE(proven.divisors.size() == 1);
+  CHECK(proven.divisors[0].values == std::vector<graph::ValueId>{{5}, {6}});
+  for (const std::string loss : {"aten::mul.Tensor(self=%4, other=%6)", "aten::div.Tensor(self=%6, other=%4)",
+                                 "aten::div.Tensor(self=%2, other=%6)", "perigee::cast(self=%6)"}) {
+    CAPTURE(loss);
+    CHECK(classify(raised, loss).kind == LossKind::mixed);
+  }
+  const std::string of_two = "aten::mul.Tensor(self=%5, other=%5)";
+  CHECK(classify(of_two, "aten::div.Tensor(self=%4, other=%6)").kind == LossKind::mixed);
+}
+
 }  // namespace
 }  // namespace perigee::shard

@@ -1,4 +1,5 @@
 // Losses of models in which samples are not always dim 0, cut into microbatches.
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 
@@ -23,15 +24,12 @@ struct Family {
 };
 
 torch::Tensor real(std::vector<int64_t> shape, double phase) {
-  int64_t count = 1;
-  for (const auto size : shape) count *= size;
+  const auto count = c10::multiply_integers(shape);
   return torch::arange(0, count, torch::kDouble).mul(0.7).add(phase).sin().reshape(shape);
 }
 
 torch::Tensor whole(std::vector<int64_t> shape, int64_t below) {
-  int64_t count = 1;
-  for (const auto size : shape) count *= size;
-  return (torch::arange(count) * 7 + 3).remainder(below).reshape(shape);
+  return (torch::arange(c10::multiply_integers(shape)) * 7 + 3).remainder(below).reshape(shape);
 }
 
 // torch::nn::Transformer, whose samples are dim 1.
@@ -258,6 +256,39 @@ TEST_CASE("sums divided by sums of weights are cut into microbatches") {
   });
 }
 
+TEST_CASE("sums divided by functions of sums of weights are cut into microbatches") {
+  // Of 32 numbers 13 are kept, of no microbatch more than 8.
+  for (const int64_t least : {1, 10, 100}) {
+    check_cut([&](const torch::Tensor& out, const Batch& batch) {
+      const auto kept = batch.at("kept");
+      return (errors(out, batch) * kept).sum() / kept.sum().clamp_min(least);
+    });
+  }
+  check_cut([](const torch::Tensor& out, const Batch& batch) {  // two steps, of shares
+    const auto weight = batch.at("weight");
+    const auto total = (weight.sum().reshape({1}) + 1).clamp(0, 3);
+    return (errors(out, batch).mean(1) * (weight / total)).sum();
+  });
+}
+
+TEST_CASE("weights of classes are buffers that a loss may divide by") {
+  const auto family = [] {
+    auto made = mapped([](const torch::Tensor&, const Batch&) { return torch::Tensor(); });
+    auto net = std::dynamic_pointer_cast<Mapped>(made.module);
+    const auto weight = net->register_buffer("classes", real({4}, 1).abs());
+    made.forward = [net, weight](const Batch& batch) {
+      const auto options = F::CrossEntropyFuncOptions().weight(weight).ignore_index(2);
+      const auto loss = F::cross_entropy(net->forward(batch.at("x")), batch.at("place"), options);
+      const auto chosen = weight.index({batch.at("place")});
+      return Result{loss + (net->forward(batch.at("y")).mean(1) * chosen).sum() / chosen.sum()};
+    };
+    return made;
+  };
+  const auto one = run(family, 8);
+  check_equal(one, run(family, 2));
+  check_equal(one, run(family, 2, R"([["parallel_mode", [["data", 2]]], "fsdp"])"));
+}
+
 TEST_CASE("samples are followed through merged and joined dims and positions") {
   check_cut([](const torch::Tensor& out, const Batch& batch) {  // [a; b] and its halves
     const auto both = torch::cat({out, batch.at("y")}).tanh().split(out.size(0));
@@ -413,7 +444,7 @@ TEST_CASE("a declared loss is trusted once two microbatches of the first step co
   const LossOf max = [](const auto& out, const auto& batch) { return hidden(out, batch).max(); };
   const LossOf weighted = [](const torch::Tensor& out, const Batch& batch) {
     const auto kept = batch.at("kept");
-    return (errors(out, batch) * kept).sum() / kept.sum().clamp_min(1);
+    return (errors(out, batch) * kept).sum() / kept.index({torch::arange(out.size(0))}).sum();
   };
   CHECK_THROWS_WITH(run(declared(mean, Reduction::proven), 2), Catch::Contains("declare it"));
   const auto check = [](const LossOf& loss, Reduction reduction) {

@@ -117,6 +117,7 @@ ShapeTable perigee_shapes() {
       {"perigee::nll_backward", like<1>},
       {"perigee::label_weight", label_weight},
       {"perigee::step_average", like<0>},
+      {"perigee::step_share", like<0>},
       {"perigee::expert_slots", expert_slots},
       {"perigee::dispatch", dispatch},
       {"perigee::combine", combine},

@@ -104,7 +104,7 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   run_nodes(
       graph, microbatches.prologue, loads, lowering, section.instructions, [](auto) {}, [] {},
       [](auto) {});
-  const double factor = 1.0 / static_cast<double>(draft.program.microbatches);
+  const double share = 1.0 / static_cast<double>(draft.program.microbatches);
   for (const auto& average : microbatches.averages) {
     loads.need(average.source, section.instructions);
     const auto result = graph.nodes[average.node].outputs[0];
@@ -118,7 +118,8 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
                           : Home{Home::Kind::communication,
                                  draft.number_of(Stream::over(average.axes)), true};
     const ValueId value = draft.add(graph.type(result), names[result.index], home);
-    add_up(section.instructions, draft, value, lowering.get(average.source), factor);
+    add_up(section.instructions, draft, value, lowering.get(average.source),
+           graph.nodes[average.node].get<bool>("total", false) ? 1 : share);
     if (!average.axes.empty()) {
       last.instructions.push_back(all_reduce(draft, value, Stream::over(average.axes), "sum"));
     }

@@ -58,7 +58,7 @@ void check_prologue(const Graph& graph, const std::vector<bool>& prologue) {
     }
     node.each_operand([&](ValueId v) {
       const auto* input = input_of[v.index];
-      if (input && input->kind != Input::Kind::data && input->kind != Input::Kind::constant) {
+      if (input && input->kind != Input::Kind::data && !graph.is_fixed(*input)) {
         fail("compile",
              "an average over the microbatches of a step must depend on data inputs only, but {} "
              "in scope '{}' reads '{}'; use one microbatch",

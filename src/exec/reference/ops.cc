@@ -446,6 +446,7 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::nll_backward", nll_backward},
     {"perigee::label_weight", label_weight},
     {"perigee::step_average", step_average},
+    {"perigee::step_share", step_average},
     {"perigee::reduction", step_average},
     {"perigee::adafactor_", adafactor},
     {"perigee::adafactor_moments_", adafactor_moments},

@@ -22,6 +22,7 @@ int push_failure(lua_State* L, const std::string& why) {
 template <class F>
 int or_why(lua_State* L, F f) {
   State::HostTime host(State::of(L));
+  State::of(L).infeasible.clear();
   try {
     push_json(L, f());
     return 1;

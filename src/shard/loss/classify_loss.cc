@@ -25,6 +25,7 @@ enum class Degree {
   none,    // does not depend on samples
   mean,    // unchanged when the samples are doubled
   sum,     // doubled when the samples are doubled
+  total,   // another function of one sum, a number of data: only divides, by that of the whole step
   sample,  // has a dim over samples
   pool,    // samples gathered in other positions: an expert's queue
   mixed,   // neither
@@ -35,7 +36,7 @@ struct State {
   SampleDim at = {};     // sample: the dim
   bool share = false;    // sample: divided by a sum over the samples, so that their sum is a mean
   std::string coupling;  // op and scope that first couple samples; "": none
-  std::string ended;     // mixed: op and scope where the proof ended, and why
+  std::string ended;     // mixed, total: op and scope where the proof ended, or would end, and why
 
   bool is(Degree d) const { return degree == d; }
 };
@@ -54,7 +55,8 @@ State end_at(const Node& node, std::string_view why) {
 
 class Classifier {
  public:
-  explicit Classifier(const Graph& graph, const Graph* twice = nullptr)
+  // `whole`: the graph with its other outputs.
+  Classifier(const Graph& graph, const Graph& whole, const Graph* twice)
       : graph_(graph),
         numbers_(graph, twice),
         rules_(graph, {}),
@@ -73,7 +75,7 @@ class Classifier {
     }
     using Kind = graph::Input::Kind;
     for (const auto& input : graph.inputs) {
-      of_data_[input.value.index] = input.kind == Kind::data || input.kind == Kind::constant;
+      of_data_[input.value.index] = input.kind == Kind::data || whole.is_fixed(input);
       if (input.kind != Kind::data || !input.batched) continue;
       const auto& shape = graph.type(input.value).shape;
       if (shape.empty()) continue;
@@ -86,19 +88,19 @@ class Classifier {
       node.each_operand([&](ValueId v) { of_data = of_data && of_data_[v.index]; });
       for (size_t r = 0; r < node.outputs.size(); ++r) {
         if (!node.outputs[r].defined()) continue;
+        of_data_[node.outputs[r].index] = of_data;
         states_[node.outputs[r].index] = result(n, r);
         if (unsure_.empty() &&
             numbers_.changes_otherwise(n, [&](ValueId v) { return !state(v).is(Degree::none); })) {
           unsure_ = fmt::format("{}, which depends on the number of samples", describe(node));
         }
-        of_data_[node.outputs[r].index] = of_data;
       }
     }
   }
 
   const State& state(ValueId v) const { return states_[v.index]; }
   int64_t batch() const { return batch_; }
-  const std::vector<ValueId>& divisors() const { return divisors_; }
+  const std::vector<Divisor>& divisors() const { return divisors_; }
   const std::string& undeclared() const { return undeclared_; }
   const std::string& unsure() const { return unsure_; }
 
@@ -163,10 +165,10 @@ class Classifier {
       out = follow_samples(n, r, operands);
     } else if (has(Degree::pool)) {
       out.degree = Degree::pool;
-      if (has(Degree::mean) || has(Degree::sum)) {
+      if (has(Degree::mean) || has(Degree::sum) || has(Degree::total)) {
         out = end_at(node, "which combines rows of experts with a mean or a sum over samples");
       }
-    } else if (has(Degree::mean) || has(Degree::sum)) {
+    } else if (has(Degree::mean) || has(Degree::sum) || has(Degree::total)) {
       out = combine_statistics(n, operands);
     }
     if (!coupling.empty()) out.coupling = coupling;
@@ -207,8 +209,8 @@ class Classifier {
     if (node.find("ended")) undeclared_ = node.get<std::string>("ended", "");
     if (self.is(degree) || self.is(Degree::none)) return self;
     if (node.get<bool>("proven", false)) return {degree};
-    undeclared_ = self.is(Degree::mixed) ? self.ended
-                                         : fmt::format("the loss, which is a {} over samples",
+    undeclared_ = !self.ended.empty() ? self.ended
+                                      : fmt::format("the loss, which is a {} over samples",
                                                        self.is(Degree::sum) ? "sum" : "mean");
     return {degree};
   }
@@ -217,7 +219,7 @@ class Classifier {
   State divide_by_weights(const Node& node, const State& self) {
     const auto& other = operand(node, "other");
     note_divisor(value_of(node, "other"));
-    if (!other.is(Degree::sum)) {
+    if (!other.is(Degree::sum) && !other.is(Degree::total)) {
       undeclared_ = other.is(Degree::mixed)
                         ? other.ended
                         : fmt::format("{}, whose divisor is no sum over samples", describe(node));
@@ -234,7 +236,7 @@ class Classifier {
     bool others = false;   // an operand depends on all samples
     bool divides = false;  // by a sum over all samples
     for (const auto* s : operands) {
-      if (s->is(Degree::sum)) {
+      if (s->is(Degree::sum) || s->is(Degree::total)) {
         if (!divides_by_sum(node)) {
           return end_at(node, "which combines a sum over all samples with each sample");
         }
@@ -360,8 +362,9 @@ class Classifier {
   // Handles a node whose operands are means and sums over samples, or independent of them.
   State combine_statistics(size_t n, const std::vector<const State*>& operands) {
     const auto& node = graph_.nodes[n];
-    const bool sums = std::any_of(operands.begin(), operands.end(),
-                                  [](const State* s) { return s->is(Degree::sum); });
+    const bool sums = std::any_of(operands.begin(), operands.end(), [](const State* s) {
+      return s->is(Degree::sum) || s->is(Degree::total);
+    });
     const auto& self = operand(node, "self");
     if (node.op == "perigee::step_average") return {self.degree};
     if (node.op == "aten::div.Scalar" && self.is(Degree::sum) && divides_by_batch(scalar(node))) {
@@ -375,9 +378,11 @@ class Classifier {
       return {Degree::sum};
     }
     if (sums) {
-      return end_at(node,
-                    "which is not linear in a sum over samples (only sums of weights or "
-                    "counts that depend on data alone may divide a sum)");
+      auto out = end_at(node,
+                        "which is not linear in a sum over samples (only sums of weights or "
+                        "counts that depend on data alone may divide a sum)");
+      if (!divisor_at(node.outputs[0]).values.empty()) out.degree = Degree::total;
+      return out;
     }
     // Any function of means is unchanged when the samples are doubled. Unless it is affine, its
     // value for the batch is not the mean of its values for the microbatches.
@@ -417,9 +422,16 @@ class Classifier {
   // depends on data alone.
   bool divides_by_sum(const Node& node) const {
     const auto other = value_of(node, "other");
-    return node.op == "aten::div.Tensor" && other.defined() && state(other).is(Degree::sum) &&
-           graph_.type(other).numel() == 1 && of_data_[other.index] &&
-           !used_otherwise_[other.index];
+    return node.op == "aten::div.Tensor" && other.defined() && !used_otherwise_[other.index] &&
+           !divisor_at(other).values.empty();
+  }
+
+  // Returns the number as a divisor by a function of a sum over samples; empty: it is none.
+  Divisor divisor_at(ValueId v) const {
+    return find_divisor(graph_, v,
+                        {[&](ValueId u) { return !state(u).is(Degree::none); },
+                         [&](ValueId u) { return state(u).is(Degree::sum); },
+                         [&](ValueId u) { return of_data_[u.index]; }});
   }
 
   // Whether the node divides by one number that depends on the samples of a batch through data.
@@ -431,15 +443,11 @@ class Classifier {
   }
 
   void note_divisor(ValueId v) {
-    // A loss that averages its divisor itself.
-    for (auto u = v; graph_.values[u.index].producer >= 0;) {
-      const auto& maker = graph_.nodes[graph_.values[u.index].producer];
-      if (maker.op == "perigee::step_average") return;
-      if (maker.op != "perigee::reshape" && maker.op != "perigee::cast") break;
-      u = value_of(maker, "self");
-    }
-    if (std::find(divisors_.begin(), divisors_.end(), v) == divisors_.end()) {
-      divisors_.push_back(v);
+    auto divisor = divisor_at(v);
+    if (divisor.values.empty()) divisor.values = {v};
+    if (is_of_step(graph_, divisor)) return;
+    if (std::find(divisors_.begin(), divisors_.end(), divisor) == divisors_.end()) {
+      divisors_.push_back(std::move(divisor));
     }
   }
 
@@ -447,18 +455,18 @@ class Classifier {
   const CountedNumbers numbers_;
   MatchedRules rules_;
   std::vector<State> states_;
-  std::vector<bool> of_data_;         // by value: depends on data and constants alone
+  std::vector<bool> of_data_;         // by value: depends on data and fixed values alone
   std::vector<bool> used_otherwise_;  // by value: an operand, but not only a divisor
-  std::vector<ValueId> divisors_;
+  std::vector<Divisor> divisors_;
   bool weighted_ = false;   // the loss is declared a weighted mean
   std::string undeclared_;  // where the proof ended, of a declared loss
   std::string unsure_;      // the first op at which the second graph has another constant
   int64_t batch_ = 0;
 };
 
-LossClass classify(const Graph& forward, const Graph* twice) {
+LossClass classify(const Graph& forward, const Graph& whole, const Graph* twice) {
   if (forward.outputs.empty()) return {};
-  const Classifier classifier(forward, twice);
+  const Classifier classifier(forward, whole, twice);
   const auto& state = classifier.state(forward.outputs[0].value);
   LossClass found;
   if (classifier.batch() > 1) found.coupling = state.coupling;
@@ -481,14 +489,14 @@ LossClass classify(const Graph& forward, const Graph* twice) {
 
 }  // namespace
 
-LossClass classify_loss(const Graph& graph) { return classify(loss_alone(graph), nullptr); }
+LossClass classify_loss(const Graph& graph) { return classify(loss_alone(graph), graph, nullptr); }
 
 LossClass classify_loss(const Graph& graph, const Graph& twice) {
   const auto forward = loss_alone(graph), other = loss_alone(twice);
   const bool same_nodes = std::ranges::equal(
       forward.nodes, other.nodes,
       [](const Node& a, const Node& b) { return a.op == b.op && a.outputs == b.outputs; });
-  if (same_nodes) return classify(forward, &other);
+  if (same_nodes) return classify(forward, graph, &other);
   LossClass mixed{LossKind::mixed};
   mixed.ended = "the loss, whose ops depend on the number of samples";
   mixed.comparable = false;

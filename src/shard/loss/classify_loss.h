@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "shard/loss/divisors.h"
 
 namespace perigee::shard {
 
@@ -27,9 +28,8 @@ struct LossClass {
   bool declared = false;
   // False: the graph of twice the samples (sample_count.h) has other ops.
   bool comparable = true;
-  // Sums of weights or counts by which the loss divides and which depend on data only. A mean
-  // requires their average over the microbatches of the step (average_divisors).
-  std::vector<graph::ValueId> divisors;
+  // A mean requires their sums over the microbatches of the step (average_divisors).
+  std::vector<Divisor> divisors;
 };
 
 // Follows the samples' dim through the ops' sharding rules, from the batched inputs to the loss,
@@ -37,11 +37,6 @@ struct LossClass {
 // op without a rule. A graph of one sample hides which dims have the samples: classify a graph of
 // more where there is one.
 LossClass classify_loss(const graph::Graph& graph);
-
-// Returns the graph in which the divisors of a mean (LossClass::divisors) are averaged over the
-// step's microbatches (perigee::step_average), in the forward and the backward pass. With one
-// microbatch the numbers are the same.
-graph::Graph average_divisors(graph::Graph graph, const std::vector<graph::ValueId>& divisors);
 
 // A model's declaration of its loss: a mean over samples, a sum, or a mean that is divided by tensors
 // of the data.

@@ -82,7 +82,8 @@ void add_loss_rules(Rules& rules) {
                   "linear(grad)"},
                  {"perigee::label_weight", "target: n+*, weight?: c^ -> ; ignore_index dtype"},
                  // It needs its value over the whole step, so it is not linear.
-                 {"perigee::step_average", "self: -> ;"},
+                 {"perigee::step_average", "self: -> ; total"},
+                 {"perigee::step_share", "self: -> ; linear(self)"},
                  {"perigee::reduction", "self: -> ; kind proven ended linear(self)"},
              });
   for (const char* op : {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss",
