@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -146,6 +148,7 @@ struct Trainer::Impl {
   bool has_values = false;  // weights are initialised or loaded
   // A step that ended by an error while weights changed; 0: none, or a checkpoint was loaded since.
   int64_t broken_step = 0;
+  std::atomic_flag working;  // `each` runs
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)
@@ -161,6 +164,13 @@ struct Trainer::Impl {
   // Runs `body` for all ranks of this process concurrently. When one throws, the waits of the
   // others end; rethrows the first error. Ranks that are threads can communicate again then.
   void each(const std::function<void(size_t)>& body) {
+    if (working.test_and_set()) {
+      fail("trainer",
+           "a trainer must not be called before its last call returned: by its data source, or by "
+           "two threads at once");
+    }
+    const auto done = [this](void*) { working.clear(); };
+    const std::unique_ptr<void, decltype(done)> at_end(this, done);
     std::exception_ptr first;
     std::mutex mutex;
     const auto run = [&](size_t i) {

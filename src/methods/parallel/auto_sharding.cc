@@ -335,10 +335,11 @@ class AutoSharding : public MethodWith<AutoConfig> {
     }
     const double bottom = context.fitting.least_memory();
     if (!std::isfinite(least)) least = bottom;
-    // Stages' estimates are off by unequal amounts: the highest limit at which all of them fit may
-    // be one that the bisection leaves out.
-    for (int k = kTries; context.plan.pipeline.cuts() && !best && k > 0; --k) {
-      auto made = edit_within(context, bottom + (memory - bottom) * k / (kTries + 1));
+    // Estimates of blocks and stages are off by unequal amounts: a plan that the bisection leaves out
+    // may fit.
+    const double top = std::max(memory, 2 * bottom);
+    for (int k = kTries; context.request.peak_bytes && !best && k > 0; --k) {
+      auto made = edit_within(context, bottom + (top - bottom) * k / (kTries + 1));
       if (!made) continue;
       const auto [known, added] = peaks.try_emplace(plan::hash(made->plan));
       if (added) known->second = context.request.peak_bytes(*context.request.graph, made->plan);

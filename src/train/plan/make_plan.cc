@@ -58,6 +58,7 @@ void warn_of_axes(const plan::Plan& plan) {
 
 PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& given,
                      const Job& job, World world) {
+  if (world.size < 0) fail("plan", "a run has at least 1 rank, but got {}", world.size);
   train::prepare_device(job);
   source->check(job);
   for (const auto& warning : job.warnings.sentences) log::warn("{}", warning);

@@ -2,6 +2,7 @@
 // within it, the chosen plan trains as one device does, and costs no more than any manual choice.
 #include <array>
 #include <cmath>
+#include <regex>
 
 #include "base/error.h"
 #include "shard/solver/assignment.h"
@@ -272,16 +273,27 @@ TEST_CASE("the precision is chosen with the shardings, by the devices' speed and
   CHECK_THROWS_WITH(choose(1e10, 1e5, any), Catch::Contains("but the least that was found needs"));
 }
 
-TEST_CASE("a memory limit that nothing meets is refused with the least possible one") {
+TEST_CASE("a memory limit that nothing meets is refused with the least possible one, which fits") {
   const auto given = built_in(kDeep, kRows);
-  try {
-    made(given, R"([["tensor", 2], ["data", 2]])", limit(10'000));
-    FAIL("a plan in 10 kB");
-  } catch (const Error& error) {
-    CHECK(error.status() == Status::infeasible);
-    INFO(error.what());
-    CHECK(std::string(error.what()).find("the least that was found needs") != std::string::npos);
-  }
+  const auto least = [&](int64_t bytes) {
+    try {
+      made(given, R"([["tensor", 2], ["data", 2]])", limit(bytes));
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::infeasible);
+      std::smatch said;
+      const std::string text = error.what();
+      INFO(text);
+      REQUIRE(std::regex_search(text, said,
+                                std::regex("the least that was found needs ([0-9.]+) (KiB|MiB):")));
+      return std::stod(said[1]) * (said[2] == "KiB" ? 1 << 10 : 1 << 20);
+    }
+    FAIL("a plan in " << bytes << " bytes");
+    return 0.0;
+  };
+  const double found = least(10'000);
+  CHECK(least(int64_t(0.9 * found)) == found);
+  const auto fits = int64_t(1.001 * found);  // the text is rounded
+  CHECK(peak_of(given.graph, made(given, R"([["tensor", 2], ["data", 2]])", limit(fits))) <= fits);
 }
 
 }  // namespace

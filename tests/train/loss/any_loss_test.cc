@@ -1,36 +1,10 @@
 // Losses of models in which samples are not always dim 0, cut into microbatches.
-#include <c10/util/accumulate.h>
-#include <fmt/format.h>
-#include <torch/nn.h>
-
-#include <cmath>
-
-#include "base/error.h"
-#include "tests/support/torch_test.h"
-#include "train/trainer.h"
+#include "tests/train/loss/losses.h"
 
 using namespace perigee;
+using namespace perigee::losses;
 
 namespace {
-
-namespace F = torch::nn::functional;
-
-// A module with the forward function of a test.
-struct Family {
-  std::shared_ptr<torch::nn::Module> module;
-  Batch batch;  // the samples of a step
-  Forward forward;
-  std::vector<std::string> starts;  // of the second pipeline stage
-};
-
-torch::Tensor real(std::vector<int64_t> shape, double phase) {
-  const auto count = c10::multiply_integers(shape);
-  return torch::arange(0, count, torch::kDouble).mul(0.7).add(phase).sin().reshape(shape);
-}
-
-torch::Tensor whole(std::vector<int64_t> shape, int64_t below) {
-  return (torch::arange(c10::multiply_integers(shape)) * 7 + 3).remainder(below).reshape(shape);
-}
 
 // torch::nn::Transformer, whose samples are dim 1.
 class Translator : public torch::nn::Module {
@@ -62,45 +36,6 @@ Family translator() {
           {{"source", real({8, 5, 8}, 0)}, {"target", real({8, 3, 8}, 2)}},
           [net](const Batch& batch) { return net->run(batch); },
           {"transformer.decoder"}};
-}
-
-// Encoder layers over a sequence that comes first, with a class token before it.
-class Classifier : public torch::nn::Module {
- public:
-  Classifier() {
-    torch::manual_seed(6);
-    embed_ = register_module("embed", torch::nn::Linear(4, 8));
-    token_ = register_parameter("token", torch::randn({1, 1, 8}));
-    layers_ = register_module("layers", torch::nn::ModuleList());
-    for (int i = 0; i < 2; ++i) {
-      layers_->push_back(torch::nn::TransformerEncoderLayer(
-          torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0)));
-    }
-    head_ = register_module("head", torch::nn::Linear(8, 5));
-    to(torch::kDouble);
-  }
-  Result run(const Batch& batch) {
-    auto x = embed_->forward(batch.at("patches")).transpose(0, 1);
-    x = torch::cat({token_.expand({1, x.size(1), 8}), x});
-    for (const auto& layer : *layers_) {
-      x = layer->as<torch::nn::TransformerEncoderLayer>()->forward(x);
-    }
-    const auto options = F::CrossEntropyFuncOptions().label_smoothing(0.1).ignore_index(4);
-    return {F::cross_entropy(head_->forward(x[0]), batch.at("label"), options)};
-  }
-
- private:
-  torch::nn::Linear embed_{nullptr}, head_{nullptr};
-  torch::Tensor token_;
-  torch::nn::ModuleList layers_{nullptr};
-};
-
-Family classifier() {
-  auto net = std::make_shared<Classifier>();
-  return {net,
-          {{"patches", real({8, 6, 4}, 0)}, {"label", whole({8}, 5)}},
-          [net](const Batch& batch) { return net->run(batch); },
-          {"layers.1"}};
 }
 
 // Sums of embedding bags, and a binary cross entropy.
@@ -136,88 +71,6 @@ Family clicks() {
            {"clicked", whole({8}, 2).to(torch::kDouble)}},
           [net](const Batch& batch) { return net->run(batch); },
           {"head"}};
-}
-
-// A linear map and a loss of its outputs, [samples, 4], and the batch.
-class Mapped : public torch::nn::Module {
- public:
-  Mapped() {
-    torch::manual_seed(8);
-    linear_ = register_module("linear", torch::nn::Linear(4, 4));
-    to(torch::kDouble);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return linear_->forward(x); }
-
- private:
-  torch::nn::Linear linear_{nullptr};
-};
-
-using LossOf = std::function<torch::Tensor(const torch::Tensor&, const Batch&)>;
-
-Family mapped(const LossOf& loss) {
-  auto net = std::make_shared<Mapped>();
-  return {
-      net,
-      {{"x", real({8, 4}, 0)},
-       {"y", real({8, 4}, 1)},
-       {"weight", real({8}, 3).abs()},
-       {"kept", whole({8, 4}, 3).gt(0)},
-       {"place", whole({8}, 4)}},
-      [net, loss](const Batch& batch) { return Result{loss(net->forward(batch.at("x")), batch)}; }};
-}
-
-torch::Tensor errors(const torch::Tensor& out, const Batch& batch) {
-  return (out - batch.at("y")).pow(2);
-}
-
-struct Trained {
-  std::vector<double> losses;
-  std::map<std::string, at::Tensor> weights;
-};
-
-// Makes a model with its first weights.
-using Maker = std::function<Family()>;
-
-Trained run(const Maker& make, int64_t micro, const std::string& methods = "",
-            const std::string& keys = "") {
-  const auto family = make();
-  const auto source = perigee::source(family.module, family.batch, family.forward);
-  auto job = Job::parse(
-      fmt::format("[model]\nkind = 'mlp'\ndtype = 'float64'\n[batch]\nglobal = 8\n[train]\n"
-                  "steps = 2\nvalidate_every = 0\n[cluster]\ndevice = 'cpu'\n{}",
-                  keys),
-      "test.toml");
-  job.batch.micro = micro;
-  const int64_t ranks = methods.empty() ? 1 : 2;
-  const auto strategy = Strategy::data(methods.empty() ? "[]" : methods);
-  Trainer trainer{*family.module, make_plan(source, strategy, job, {ranks}), job,
-                  Ranks::threads(ranks), nullptr};
-  Trained trained;
-  for (int step = 0; step < 2; ++step) trained.losses.push_back(trainer.step(family.batch).loss);
-  trainer.copy_to(*family.module);
-  for (const auto& item : family.module->named_parameters()) {
-    trained.weights[item.key()] = item.value().detach();
-  }
-  return trained;
-}
-
-void check_equal(const Trained& a, const Trained& b) {
-  CHECK(a.losses[0] != a.losses[1]);
-  for (size_t i = 0; i < a.losses.size(); ++i) {
-    CHECK(std::abs(a.losses[i] - b.losses[i]) < 1e-10);
-  }
-  for (const auto& [name, weight] : a.weights) {
-    INFO(name);
-    CHECK(at::allclose(weight, b.weights.at(name), 1e-9, 1e-10));
-  }
-}
-
-// The loss is cut with the numbers of the whole batch, also over two data ranks.
-void check_cut(const LossOf& loss) {
-  const auto family = [&] { return mapped(loss); };
-  const auto one = run(family, 8);
-  check_equal(one, run(family, 2));
-  check_equal(one, run(family, 2, R"([["parallel_mode", [["data", 2]]]])"));
 }
 
 }  // namespace
@@ -414,110 +267,4 @@ TEST_CASE("a microbatch of one sample is classified as one of more") {
   check_equal(run(family, 8), run(family, 1));
   check_equal(run(clicks, 8), run(clicks, 1));
   check_equal(run(translator, 8), run(translator, 1));
-}
-
-namespace {
-
-Maker declared(const LossOf& loss, Reduction reduction) {
-  return [loss, reduction] {
-    auto family = mapped(loss);
-    family.forward = [forward = family.forward, reduction](const Batch& batch) {
-      auto result = forward(batch);
-      result.reduction = reduction;
-      return result;
-    };
-    return family;
-  };
-}
-
-// The logarithm of a sample's largest element, written so that no proof finds the samples.
-torch::Tensor hidden(const torch::Tensor& out, const Batch&) {
-  const auto order = torch::arange(out.size(0));
-  return (out.index({order}).pow(2).sum(1) + 1).log();
-}
-
-}  // namespace
-
-TEST_CASE("a declared loss is trusted once two microbatches of the first step confirm it") {
-  const LossOf mean = [](const auto& out, const auto& batch) { return hidden(out, batch).mean(); };
-  const LossOf sum = [](const auto& out, const auto& batch) { return hidden(out, batch).sum(); };
-  const LossOf max = [](const auto& out, const auto& batch) { return hidden(out, batch).max(); };
-  const LossOf weighted = [](const torch::Tensor& out, const Batch& batch) {
-    const auto kept = batch.at("kept");
-    return (errors(out, batch) * kept).sum() / kept.index({torch::arange(out.size(0))}).sum();
-  };
-  CHECK_THROWS_WITH(run(declared(mean, Reduction::proven), 2), Catch::Contains("declare it"));
-  const auto check = [](const LossOf& loss, Reduction reduction) {
-    const auto family = declared(loss, reduction);
-    const auto one = run(family, 8);
-    check_equal(one, run(family, 2));
-    check_equal(one, run(family, 2, R"([["parallel_mode", [["data", 2]]]])"));
-  };
-  check(mean, Reduction::mean);
-  check(sum, Reduction::sum);
-  check(weighted, Reduction::weighted);
-  const auto wrong = [](const LossOf& loss, Reduction reduction, const std::string& message) {
-    const auto family = declared(loss, reduction);
-    CHECK_NOTHROW(run(family, 8));  // nothing is cut
-    for (const std::string methods : {"", R"([["parallel_mode", [["data", 2]]], "fsdp"])"}) {
-      CHECK_THROWS_WITH(run(family, 2, methods), Catch::Contains(message));
-    }
-  };
-  wrong(mean, Reduction::sum, "a loss that is declared a sum over samples must be one, but");
-  wrong(sum, Reduction::mean, "a loss that is declared a mean over samples must be one, but");
-  wrong(max, Reduction::mean, "there is no proof after aten::index.Tensor in scope");
-}
-
-TEST_CASE("a loss with constants that depend on the number of samples is checked by number") {
-  const LossOf ones = [](const torch::Tensor& out, const Batch& batch) {
-    const auto mask = torch::ones_like(out);
-    return (errors(out, batch) * mask).sum() / mask.sum();
-  };
-  const LossOf places = [](const torch::Tensor& out, const Batch& batch) {
-    const auto place = torch::arange(1, out.size(0) + 1, torch::kDouble);
-    return errors(out, batch).mean(1).dot(place) / out.size(0);
-  };
-  const LossOf offset = [](const torch::Tensor& out, const Batch& batch) {
-    return errors(out, batch).mean() + out.size(0) * 0.1;
-  };
-  for (const auto& loss : {ones, places, offset}) {
-    const auto family = [&] { return mapped(loss); };
-    CHECK_NOTHROW(run(family, 8));
-    for (const int64_t micro : {1, 2}) {
-      CHECK_THROWS_WITH(run(family, micro), Catch::Contains("a loss that is taken for a ") &&
-                                                Catch::Contains("declare what it is"));
-    }
-  }
-  const auto family = declared(ones, Reduction::mean);
-  check_equal(run(family, 8), run(family, 2));
-  check_cut([](const torch::Tensor& out, const Batch& batch) {  // the same for each sample
-    return (errors(out, batch) * torch::arange(4, torch::kDouble).expand_as(out)).mean();
-  });
-}
-
-TEST_CASE("a declared loss is checked in a pipeline, too") {
-  const auto family = [](Reduction reduction) {
-    return [reduction] {
-      auto made = classifier();
-      made.forward = [forward = made.forward, reduction](const Batch& batch) {
-        auto result = forward(batch);
-        result.loss = result.loss +
-                      0 * std::get<0>(batch.at("label").to(torch::kDouble).sort(0)).sum();
-        result.reduction = reduction;
-        return result;
-      };
-      return made;
-    };
-  };
-  for (const std::string schedule : {"1f1b", "interleaved", "zbv"}) {
-    INFO(schedule);
-    const auto pipeline = fmt::format(
-        R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {{"schedule": "{}"{}}}]])",
-        schedule,
-        schedule == "1f1b" ? R"(, "starts": ["layers.1"])"
-                           : R"(, "starts": ["layers.0", "layers.1", "head"])");
-    check_equal(run(family(Reduction::mean), 8), run(family(Reduction::mean), 2, pipeline));
-    CHECK_THROWS_WITH(run(family(Reduction::sum), 2, pipeline),
-                      Catch::Contains("declared a sum over samples must be one"));
-  }
 }

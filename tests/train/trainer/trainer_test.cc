@@ -1,75 +1,16 @@
 #include "train/trainer.h"
 
-#include <fmt/format.h>
-#include <torch/nn/module.h>
-
 #include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
-#include "capture/models/models.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/test_device.h"
-#include "tests/support/torch_test.h"
+#include "tests/train/trainer/setup.h"
 
 using namespace perigee;
+using namespace perigee::trainer_test;
 
 namespace {
-
-// A small built-in model in float64, with its source and synthetic data.
-struct Setup {
-  Job job;
-  std::shared_ptr<const ModelSource> source;
-  std::shared_ptr<torch::nn::Module> module;
-
-  explicit Setup(const std::string& toml) : job(Job::parse(toml, "test.toml")) {
-    auto built = make_model(job.model, job.data.sequence);
-    module = built.model.module;
-    Batch example;
-    for (const auto& field : built.batch) {
-      auto shape = field.shape;
-      shape.insert(shape.begin(), 1);
-      const auto type = field.dtype == graph::DType::int64 ? at::kLong : at::kDouble;
-      example[field.name] = at::zeros(shape, at::TensorOptions().dtype(type));
-    }
-    source = perigee::source(module, example, built.model.forward);
-  }
-
-  std::unique_ptr<DataSource> data() const { return data::open_synthetic(job).training; }
-
-  // Returns the losses and the final weights of `steps` steps.
-  std::pair<std::vector<double>, std::vector<at::Tensor>> run(int64_t ranks, int64_t micro,
-                                                              const Strategy& strategy = {}) {
-    auto job_here = job;
-    job_here.batch.micro = micro;
-    Trainer trainer{*module, make_plan(source, strategy, job_here, {ranks}), job_here,
-                    Ranks::threads(ranks), data()};
-    std::vector<double> losses;
-    trainer.on_step([&](const Report& report) {
-      losses.push_back(report.loss);
-      return Control::go;
-    });
-    trainer.run();
-    Setup other(job::to_toml(job));
-    trainer.copy_to(*other.module);
-    std::vector<at::Tensor> weights;
-    for (const auto& parameter : other.module->parameters())
-      weights.push_back(parameter.detach().clone());
-    return {losses, weights};
-  }
-};
-
-std::string toml(const std::string& model) {
-  return "name = 'test'\n[model]\ndtype = 'float64'\n" + model +
-         "\n[data]\nsynthetic = true\nsequence = 8\n[batch]\nglobal = 8\n[train]\nsteps = "
-         "3\nvalidate_every = 0\n[cluster]\ndevice = '" +
-         (on_gpu() ? "cuda" : "cpu") + "'\n" + (deterministic() ? "deterministic = true\n" : "");
-}
-
-// Fixes the mesh: a search might choose a pipeline, which has other microbatches.
-Strategy data_parallel(int64_t ranks) {
-  return Strategy::data(fmt::format(R"([["parallel_mode", [["data", {}]]]])", ranks));
-}
 
 void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& a,
                  const std::pair<std::vector<double>, std::vector<at::Tensor>>& b) {
@@ -336,104 +277,6 @@ TEST_CASE("recorded steps train as others, and on a CPU are left out or an error
                         Catch::Contains("set cluster.graphs = \"auto\""));
 }
 
-// Gives all samples of a step, whichever are asked for.
-struct WholeBatches : DataSource {
-  std::unique_ptr<DataSource> source;
-  explicit WholeBatches(std::unique_ptr<DataSource> given) : source(std::move(given)) {}
-  Batch at(int64_t step, Range) override { return source->at(step, {0, 8}); }
-};
-
-TEST_CASE("a source that gives other samples than those asked for is refused") {
-  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
-  const auto plan = make_plan(setup.source, data_parallel(2), setup.job, {2});
-  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2),
-                  std::make_unique<WholeBatches>(setup.data())};
-  CHECK_THROWS_WITH(trainer.run(), Catch::Contains("where 4 samples are asked for, but is [8"));
-}
-
-TEST_CASE("a trainer of several ranks goes on after a batch or a checkpoint that it refused") {
-  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
-  const auto make = [&](const std::string& optimizer) {
-    auto job = setup.job;
-    job.optimizer = Job::parse("name = 'test'\n[model]\nkind = 'mlp'\n[optimizer]\nname = '" +
-                                   optimizer + "'",
-                               "test.toml")
-                        .optimizer;
-    const auto plan = make_plan(setup.source, data_parallel(2), job, {2});
-    return Trainer{*setup.module, plan, job, Ranks::threads(2), setup.data()};
-  };
-  auto trainer = make("adamw");
-  const auto batch = setup.data()->at(1, {0, 8});
-  trainer.step(batch);
-  const test::Folder folder;
-  trainer.save(folder.at("run"));
-  CHECK_THROWS(trainer.save("/dev/null/run"));
-  CHECK_THROWS(trainer.evaluate({{"x", at::zeros({8, 7}, at::kDouble)}}));
-  auto other = make("sgd");
-  const auto before = other.evaluate(batch).at("loss");
-  CHECK_THROWS(other.load(folder.at("run")));
-  CHECK(other.evaluate(batch).at("loss") == before);
-  CHECK(trainer.step(batch).step == 2);
-}
-
-// Throws once, when the samples of rank 1 of two are read for step 2.
-struct FailsOnce : DataSource {
-  std::unique_ptr<DataSource> source;
-  bool fails = true;
-  explicit FailsOnce(std::unique_ptr<DataSource> given) : source(std::move(given)) {}
-  Batch at(int64_t step, Range samples) override {
-    if (step == 2 && samples.begin == 4 && std::exchange(fails, false)) throw 5;
-    return source->at(step, samples);
-  }
-};
-
-TEST_CASE("a trainer of several ranks goes on after an error within a step") {
-  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
-  const auto make = [&](const std::string& method) {
-    auto plan = make_plan(setup.source,
-                          Strategy::data(R"([["parallel_mode", [["data", 2]]])" + method + "]"),
-                          setup.job, {2});
-    return Trainer{*setup.module, plan, setup.job, Ranks::threads(2),
-                   std::make_unique<FailsOnce>(setup.data())};
-  };
-  const auto data = setup.data();
-  const auto batch = [&](int64_t step) { return data->at(step, {0, 8}); };
-  for (const std::string method : {"", R"(, "zero1")", R"(, "fsdp")"}) {
-    CAPTURE(method);
-    auto trainer = make(method), other = make(method);
-    for (int64_t step = 1; step <= 3; ++step) other.step(batch(step));
-    CHECK_THROWS_WITH(trainer.run(), Catch::Contains("that is no std::exception"));
-    CHECK(trainer.last_step() == 1);
-    auto wrong = batch(2);
-    wrong["y"][7] = 3;  // of rank 1 alone; labels are below 3
-    CHECK_THROWS(trainer.step(wrong));
-    CHECK_THROWS(trainer.evaluate(wrong));
-    trainer.run();
-    CHECK(trainer.last_step() == 3);
-    CHECK(trainer.evaluate(batch(4)) == other.evaluate(batch(4)));
-  }
-}
-
-TEST_CASE("after an error while weights changed a trainer needs a checkpoint") {
-  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
-  // Each rank steps by itself.
-  const auto plan = make_plan(
-      setup.source, Strategy::file("strategies/data_parallel/local_sgd.lua"), setup.job, {2});
-  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2),
-                  std::make_unique<FailsOnce>(setup.data())};
-  const auto batch = setup.data()->at(1, {0, 8});
-  trainer.step(batch);
-  const test::Folder folder;
-  trainer.save(folder.at("run"));
-  CHECK_THROWS(trainer.run());
-  CHECK_THROWS_WITH(trainer.run(),
-                    Catch::Contains("step 2 ended by an error when ranks had begun to change"));
-  CHECK_THROWS_WITH(trainer.save(folder.at("run")), Catch::Contains("call load"));
-  trainer.load(folder.at("run"));
-  trainer.run();
-  CHECK(trainer.last_step() == 3);
-}
-
 TEST_CASE("a trainer on a module that was trained starts from its weights") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, data_parallel(2), setup.job, {2});
@@ -453,48 +296,4 @@ TEST_CASE("a trainer on a module that was trained starts from its weights") {
   CHECK_THROWS_WITH(first.copy_to(other), Catch::Contains("no tensor of its names, such as"));
   CHECK_THROWS_WITH(perigee::source(nullptr, batch, [](const Batch&) { return Result(); }),
                     Catch::Contains("needs a module, but it is null"));
-}
-
-TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
-  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
-  const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
-  auto incomplete = setup.job;
-  incomplete.lr_schedule = {};
-  CHECK_THROWS_WITH((Trainer{*setup.module, plan, incomplete, Ranks::threads(2), nullptr}),
-                    Catch::Contains("call Job::complete()"));
-  setenv("WORLD_SIZE", "2", 1);
-  CHECK_THROWS_WITH(Ranks::from_environment(), Catch::Contains("only WORLD_SIZE is set"));
-  unsetenv("WORLD_SIZE");
-  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(3), nullptr}),
-                    Catch::Contains("it has 2 and there are 3"));
-  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
-  CHECK_THROWS_WITH(trainer.run(), Catch::Contains("needs a data source"));
-  auto larger = setup.job;
-  larger.batch.global = 16;
-  Trainer first{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
-  const Trainer second = std::move(first);
-  CHECK_THROWS_WITH(first.last_step(), Catch::Contains("this trainer was moved from"));
-  CHECK_THROWS_WITH((Trainer{*setup.module, plan, larger, Ranks::threads(2), nullptr}),
-                    Catch::Contains("which has batch.global = 8, but has 16: make a plan"));
-  CHECK_THROWS_WITH(trainer.step({{"x", at::zeros({3, 6}, at::kDouble)}}),
-                    Catch::Contains("has 3"));
-  CHECK_THROWS_WITH(trainer.step({{"z", at::zeros({8, 6}, at::kDouble)}}),
-                    Catch::Contains("the model reads the input \"x\""));
-  CHECK_THROWS_WITH(
-      trainer.step({{"x", at::zeros({8, 7}, at::kDouble)}, {"y", at::zeros({8}, at::kLong)}}),
-      Catch::Contains("\"x\" must be float64 [6], as the model takes it"));
-  CHECK_THROWS_WITH(trainer.step({{"x", at::Tensor()}, {"y", at::zeros({8}, at::kLong)}}),
-                    Catch::Contains("\"x\" must be a dense tensor, but it is undefined"));
-  setup.job.batch.global = 7;
-  const auto data = Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
-  CHECK_THROWS_WITH(make_plan(setup.source, data, setup.job, {2}),
-                    Catch::Contains("batch.global must divide"));
-  setup.job.batch.global = 8;
-  setup.job.model.frozen = {"hed.**"};
-  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr}),
-                    Catch::Contains("model.frozen must match a parameter"));
-  setup.job.model.frozen = {"**"};
-  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr}),
-                    Catch::Contains("model.frozen must leave a parameter to train, but it matches "
-                                    "all of them"));
 }
