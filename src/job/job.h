@@ -302,7 +302,7 @@ std::string to_json(const Dialect& dialect);
 std::string to_toml(const Job& job, const std::string& folder = "");
 
 // Returns, as "key: old became new", the keys that may not change when a run is resumed and did:
-// those of model, data, batch and optimizer, and seed, without those of adjusted_keys.
+// those of model, data, batch and optimizer, seed and train.forward_only, without adjusted_keys.
 std::vector<std::string> changed_keys(const Job& before, const Job& now);
 
 // Returns, in the same form, the keys that may change when a run is resumed and change its losses:

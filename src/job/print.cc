@@ -186,9 +186,11 @@ std::string to_toml(const Job& original, const std::string& folder) {
 }
 
 std::vector<std::string> changed_keys(const Job& before, const Job& now) {
-  static const std::set<std::string> fixed = {"model", "data", "batch", "optimizer"};
+  static const std::set<std::string> fixed = {"model", "data",
+                                              "batch", "optimizer",
+                                              "seed",  "train.forward_only"};
   auto lines = differences(before, now, [](const JobKey& key) {
-    return (fixed.contains(key.table) || key.path() == "seed") && !key.adjustable;
+    return (fixed.contains(key.table) || fixed.contains(key.path())) && !key.adjustable;
   });
   if (options_text(before) != options_text(now)) lines.push_back("model.options changed");
   const auto kept = [](const Job& job) {

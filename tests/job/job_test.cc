@@ -299,6 +299,8 @@ TEST_CASE("a resumed run may change training, cluster, strategy, rates and sched
                  "optimizer.lr=1.0"}) ==
         Strings{"seed: 1234 became 1", "model.layers: 4 became 2", "model.positions: 256 became 64",
                 "data.sequence: 256 became 64", "batch.global: 32 became 8"});
+  CHECK(changed({"train.forward_only=true"}) ==
+        Strings{"train.forward_only: false became true"});
   const auto adjusted = [&](const Strings& overrides) {
     const auto now = parse(text, overrides);
     CHECK(changed_keys(before, now) == Strings{});
