@@ -81,5 +81,41 @@ output loss %7 = loss
   CHECK(classify(of_two, "aten::div.Tensor(self=%4, other=%6)").kind == LossKind::mixed);
 }
 
+TEST_CASE("a mean of data by which a loss divides couples no samples, unlike its other uses") {
+  const auto classify = [](const std::string& loss) {
+    return classify_loss(graph::parse(R"(perigee.graph/1
+scope "" Net
+input data %0: float64[4, 6] = x
+input data %1: float64[4] = weight
+input parameter %2: float64[] = w
+%3: float64[4, 6] = aten::mul.Tensor(self=%0, other=%2)   @ forward
+%4: float64[] = aten::mean(self=%3)   @ forward
+%5: float64[] = aten::sum(self=%3)   @ forward
+%6: float64[] = aten::mean(self=%1)   @ forward
+%7: float64[] = aten::sqrt(self=%6)   @ forward
+%8: float64[] = )" + loss + R"(   @ forward
+output loss %8 = loss
+)"));
+  };
+  const auto divided = [&](const std::string& self, const std::string& other) {
+    return classify("aten::div.Tensor(self=" + self + ", other=" + other + ")");
+  };
+  using Values = std::vector<graph::ValueId>;
+  for (const auto& [other, values] : {std::pair{"%6", Values{{6}}}, {"%7", Values{{6}, {7}}}}) {
+    CAPTURE(other);
+    const auto mean = divided("%4", other), sum = divided("%5", other);
+    CHECK(mean.kind == LossKind::mean);
+    CHECK(sum.kind == LossKind::sum);
+    for (const auto& loss : {mean, sum}) {
+      CHECK(loss.coupling == "");
+      REQUIRE(loss.divisors.size() == 1);
+      CHECK(loss.divisors[0] == Divisor{values, true});
+    }
+  }
+  CHECK(divided("%4", "%4").coupling != "");  // not of data alone
+  CHECK(classify("aten::mul.Tensor(self=%4, other=%6)").coupling != "");
+  CHECK(divided("%6", "%4").coupling != "");
+}
+
 }  // namespace
 }  // namespace perigee::shard

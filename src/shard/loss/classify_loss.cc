@@ -1,7 +1,5 @@
 #include "shard/loss/classify_loss.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -9,6 +7,7 @@
 #include "graph/ops.h"
 #include "shard/loss/loss_alone.h"
 #include "shard/loss/loss_ops.h"
+#include "shard/loss/loss_state.h"
 #include "shard/loss/sample_count.h"
 #include "shard/loss/sample_dim.h"
 #include "shard/propagate/matched_rules.h"
@@ -20,38 +19,6 @@ namespace {
 using graph::Graph;
 using graph::Node;
 using graph::ValueId;
-
-enum class Degree {
-  none,    // does not depend on samples
-  mean,    // unchanged when the samples are doubled
-  sum,     // doubled when the samples are doubled
-  total,   // another function of one sum, a number of data: only divides, by that of the whole step
-  sample,  // has a dim over samples
-  pool,    // samples gathered in other positions: an expert's queue
-  mixed,   // neither
-};
-
-struct State {
-  Degree degree = Degree::none;
-  SampleDim at = {};     // sample: the dim
-  bool share = false;    // sample: divided by a sum over the samples, so that their sum is a mean
-  std::string coupling;  // op and scope that first couple samples; "": none
-  std::string ended;     // mixed, total: op and scope where the proof ended, or would end, and why
-
-  bool is(Degree d) const { return degree == d; }
-};
-
-std::string describe(const Node& node) {
-  return fmt::format("{} in scope \"{}\"", node.op, node.scope);
-}
-
-// Returns the state after an op at which the proof ends.
-State end_at(const Node& node, std::string_view why) {
-  State state;
-  state.degree = Degree::mixed;
-  state.ended = fmt::format("{}, {}", describe(node), why);
-  return state;
-}
 
 class Classifier {
  public:
@@ -148,6 +115,10 @@ class Classifier {
     }
     if (node.op == "perigee::reduction") {
       out = declared(node, *operands.front());
+    } else if (divides_by_mean(node) && !operands.front()->is(Degree::mixed) &&
+               !operands.front()->is(Degree::none)) {
+      coupling = operands.front()->coupling;
+      out = divide_by_mean(n, r, operands);
     } else if (weighted_ && divides_by_data(node) && !operands.front()->is(Degree::mixed) &&
                !operands.front()->is(Degree::none)) {
       out = divide_by_weights(node, *operands.front());
@@ -227,6 +198,19 @@ class Classifier {
     if (self.is(Degree::sum) || self.is(Degree::mean)) return {Degree::mean};
     auto out = self;
     out.share = true;
+    return out;
+  }
+
+  // Handles a division by a mean of data, of which that of the whole step is taken.
+  State divide_by_mean(size_t n, size_t r, const std::vector<const State*>& operands) {
+    const auto& self = *operands.front();
+    State out{self.degree};
+    if (self.is(Degree::sample)) out = follow_samples(n, r, operands);
+    if (self.is(Degree::pool) || self.is(Degree::total)) {
+      return end_at(graph_.nodes[n], "which divides neither samples nor a mean or sum over them");
+    }
+    if (!out.is(Degree::mixed)) note_divisor(value_of(graph_.nodes[n], "other"));
+    out.coupling.clear();
     return out;
   }
 
@@ -345,7 +329,7 @@ class Classifier {
       return end_at(node, "which is not linear in a sample's share of a sum over samples");
     };
     if (shares > 0 && divides) return fails();
-    if (shares > 0 && !is_linear(n, operands, [](const State& s) { return s.share; })) {
+    if (shares > 0 && !is_linear(node, rules_.at(n).pattern, operands, [](const State& s) { return s.share; })) {
       return fails();
     }
     if (divides) note_divisor(value_of(node, "other"));
@@ -374,7 +358,7 @@ class Classifier {
       note_divisor(value_of(node, "other"));
       return {Degree::mean};
     }
-    if (is_linear(n, operands, [&](const State& s) { return s.degree == Degree::sum; }) && sums) {
+    if (is_linear(node, rules_.at(n).pattern, operands, [&](const State& s) { return s.degree == Degree::sum; }) && sums) {
       return {Degree::sum};
     }
     if (sums) {
@@ -386,52 +370,33 @@ class Classifier {
     }
     // Any function of means is unchanged when the samples are doubled. Unless it is affine, its
     // value for the batch is not the mean of its values for the microbatches.
-    const bool linear = is_linear(n, operands, [](const State& s) { return !s.is(Degree::none); });
+    const bool linear = is_linear(node, rules_.at(n).pattern, operands, [](const State& s) { return !s.is(Degree::none); });
     State out{Degree::mean};
     if (!linear && !is_affine(node)) out.coupling = describe(node);
     return out;
   }
 
-  // Whether the op is jointly linear in the operands of this kind, and they are all that depend on
-  // samples in such a way.
-  template <class F>
-  bool is_linear(size_t n, const std::vector<const State*>& operands, F of_kind) const {
-    const auto& node = graph_.nodes[n];
-    const bool shares = std::any_of(operands.begin(), operands.end(),
-                                    [](const State* s) { return s->share; });
-    if (node.op == "perigee::reshape" || node.op == "perigee::expand" ||
-        node.op == "perigee::cast" || is_mean(node)) {
-      return true;
-    }
-    const auto& pattern = rules_.at(n).pattern;
-    if (!pattern) return false;
-    for (const auto& group : pattern->linear) {
-      bool good = true;
-      for (size_t i = 0; i < operands.size(); ++i) {
-        const bool in = std::find(group.begin(), group.end(), static_cast<int>(i)) != group.end();
-        // A share times a sample is a share.
-        good &= in ? of_kind(*operands[i])
-                   : !of_kind(*operands[i]) && (shares || operands[i]->is(Degree::none));
-      }
-      if (good) return true;
-    }
-    return false;
-  }
-
-  // Whether the node divides by a sum over samples whose value for the whole step can be known: it
-  // depends on data alone.
-  bool divides_by_sum(const Node& node) const {
+  // Whether the node divides by a function of a sum, or of a mean, over samples whose value for the
+  // whole step can be known: it depends on data alone.
+  bool divides_by_sum(const Node& node) const { return divides_by(node, false); }
+  bool divides_by_mean(const Node& node) const { return divides_by(node, true); }
+  bool divides_by(const Node& node, bool mean) const {
     const auto other = value_of(node, "other");
-    return node.op == "aten::div.Tensor" && other.defined() && !used_otherwise_[other.index] &&
-           !divisor_at(other).values.empty();
+    if (node.op != "aten::div.Tensor" || !other.defined() || used_otherwise_[other.index]) {
+      return false;
+    }
+    const auto divisor = divisor_at(other);
+    return !divisor.values.empty() && divisor.mean == mean;
   }
 
-  // Returns the number as a divisor by a function of a sum over samples; empty: it is none.
+  // Returns the number as a divisor by a function of a sum or mean; without values: it is none.
   Divisor divisor_at(ValueId v) const {
-    return find_divisor(graph_, v,
-                        {[&](ValueId u) { return !state(u).is(Degree::none); },
-                         [&](ValueId u) { return state(u).is(Degree::sum); },
-                         [&](ValueId u) { return of_data_[u.index]; }});
+    return find_divisor(
+        graph_, v,
+        {[&](ValueId u) { return !state(u).is(Degree::none); },
+         [&](ValueId u) { return state(u).is(Degree::sum); },
+         [&](ValueId u) { return state(u).is(Degree::mean) && state(u).coupling.empty(); },
+         [&](ValueId u) { return of_data_[u.index]; }});
   }
 
   // Whether the node divides by one number that depends on the samples of a batch through data.

@@ -28,7 +28,7 @@ struct LossClass {
   bool declared = false;
   // False: the graph of twice the samples (sample_count.h) has other ops.
   bool comparable = true;
-  // A mean requires their sums over the microbatches of the step (average_divisors).
+  // The loss requires those of the whole step (average_divisors).
   std::vector<Divisor> divisors;
 };
 

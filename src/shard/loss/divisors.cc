@@ -64,22 +64,24 @@ ValueId compute_again(Graph& graph, const Divisor& divisor, ValueId value) {
   return value;
 }
 
-// Appends the divisor of the whole step, divided by the number of microbatches, in the type of the
-// quotients.
+// Appends the divisor of the whole step, that by a sum divided by the number of microbatches, in the
+// type of the quotients.
 ValueId of_step(Graph& graph, const Divisor& divisor, graph::DType dtype,
                 const std::string& scope) {
-  const auto sum = divisor.values.front();
+  const auto first = divisor.values.front();
   if (divisor.values.size() == 1) {
-    return apply(graph, "perigee::step_average", {}, cast(graph, sum, dtype, scope), scope);
+    return apply(graph, "perigee::step_average", {}, cast(graph, first, dtype, scope), scope);
   }
-  const auto type = graph.type(sum).dtype;
+  const auto type = graph.type(first).dtype;
   const auto wide = !graph::is_floating(type)   ? graph::DType::float64
                     : graph::size_of(type) < 4 ? graph::DType::float32
                                                : type;
-  const auto total = apply(graph, "perigee::step_average", {{"total", true}},
-                           cast(graph, sum, wide, scope), scope);
-  const auto value = compute_again(graph, divisor, cast(graph, total, type, scope));
-  return apply(graph, "perigee::step_share", {}, cast(graph, value, dtype, scope), scope);
+  const auto whole = apply(graph, "perigee::step_average",
+                           divisor.mean ? Arguments{} : Arguments{{"total", true}},
+                           cast(graph, first, wide, scope), scope);
+  const auto value = cast(graph, compute_again(graph, divisor, cast(graph, whole, type, scope)),
+                          dtype, scope);
+  return divisor.mean ? value : apply(graph, "perigee::step_share", {}, value, scope);
 }
 
 // Returns the type of the first quotient by the divisor.
@@ -110,7 +112,8 @@ Divisor find_divisor(const Graph& graph, ValueId number, const Dependence& depen
   Divisor found;
   while (graph.type(number).numel() == 1 && dependence.of_data(number)) {
     found.values.insert(found.values.begin(), number);
-    if (dependence.is_sum(number)) return found;
+    found.mean = dependence.is_mean(number);
+    if (found.mean || dependence.is_sum(number)) return found;
     if (graph.values[number.index].producer < 0) break;
     const auto& maker = graph.nodes[graph.values[number.index].producer];
     std::vector<ValueId> of_samples;

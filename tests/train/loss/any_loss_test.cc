@@ -117,6 +117,17 @@ TEST_CASE("sums divided by functions of sums of weights are cut into microbatche
       return (errors(out, batch) * kept).sum() / kept.sum().clamp_min(least);
     });
   }
+  for (const double least : {0.01, 0.45, 0.9}) {  // means
+    check_cut([&](const torch::Tensor& out, const Batch& batch) {
+      const auto kept = batch.at("kept").to(torch::kDouble), weight = batch.at("weight");
+      const auto mean = (errors(out, batch) * kept).mean() / kept.mean().clamp_min(least);
+      return mean + (errors(out, batch).mean(1) / weight.mean().sqrt()).mean();
+    });
+  }
+  check_cut([](const torch::Tensor& out, const Batch& batch) {
+    const auto weight = batch.at("weight");
+    return (errors(out, batch).mean(1) * weight).sum() / weight.mean();
+  });
   check_cut([](const torch::Tensor& out, const Batch& batch) {  // two steps, of shares
     const auto weight = batch.at("weight");
     const auto total = (weight.sum().reshape({1}) + 1).clamp(0, 3);
