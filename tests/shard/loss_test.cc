@@ -81,6 +81,26 @@ output loss %7 = loss
   CHECK(classify(of_two, "aten::div.Tensor(self=%4, other=%6)").kind == LossKind::mixed);
 }
 
+TEST_CASE("a loss may divide by buffers that its graph does not write") {
+  const auto kind = [](const std::string& written) {
+    return classify_loss(graph::parse(R"(perigee.graph/1
+scope "" Net
+input data %0: float64[4] = x
+input parameter %1: float64[] = w
+input buffer %2: float64[] = scale
+%3: float64[4] = aten::mul.Tensor(self=%0, other=%1)   @ forward
+%4: float64[] = aten::sum(self=%3)   @ forward
+%5: float64[4] = aten::mul.Tensor(self=%0, other=%2)   @ forward
+%6: float64[] = aten::sum(self=%5)   @ forward
+%7: float64[] = aten::div.Tensor(self=%4, other=%6)   @ forward
+%8: float64[] = aten::mul.Scalar(self=%2, other=0.5)   @ forward
+output loss %7 = loss
+)" + written)).kind;
+  };
+  CHECK(kind("") == LossKind::mean);
+  CHECK(kind("output buffer %8 = scale\n") == LossKind::mixed);
+}
+
 TEST_CASE("a mean of data by which a loss divides couples no samples, unlike its other uses") {
   const auto classify = [](const std::string& loss) {
     return classify_loss(graph::parse(R"(perigee.graph/1
