@@ -220,6 +220,18 @@ std::map<std::string, std::string> words_of(const Json& item, const Json& by_met
   return words;
 }
 
+// Throws Error for a list with a hole, which is a table of numbers in Lua.
+void require_no_hole(const Json& list) {
+  if (!list.is_object()) return;
+  for (const auto& item : list.items()) {
+    if (item.key().find_first_not_of("0123456789") != std::string::npos) continue;
+    int64_t missing = 1;
+    while (list.contains(std::to_string(missing))) ++missing;
+    fail("strategy", "a list of methods must have no holes, but item {} is nil: leave it out",
+         missing);
+  }
+}
+
 }  // namespace
 
 std::string assignment(const std::string& key, const Json& value) {
@@ -233,12 +245,14 @@ StrategySpec from_json(const Json& value, std::string_view name,
   strategy.name = name;
   const Json* list = &value;
   Json places;
+  require_no_hole(value);
   if (value.is_object() && !value.empty()) {
     read_fields(value, strategy);
     static const Json none = Json::array();
     list = value.contains("methods") ? &value["methods"] : &none;
     places = value.value("places", Json());
   }
+  require_no_hole(*list);
   if (!list->is_array() && !list->empty()) {
     fail("strategy", "methods must be a list, but got {}", list->dump());
   }
