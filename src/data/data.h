@@ -68,6 +68,11 @@ Division division_of(const plan::Plan& plan);
 // beyond the limit throws, too.
 Data open_data(const job::Job& job, Division division = {}, const IdLimit& limit = {});
 
+// Returns the source from `more` samples later on (earlier where negative), for a run whose earlier
+// steps had batches of another size than `global`, that of the source.
+std::unique_ptr<DataSource> shifted(std::unique_ptr<DataSource> source, int64_t global,
+                                    int64_t more);
+
 // Returns the files of each of `ranks` ranks by data.slice_files and data.left_over; nothing where
 // files are not assigned to ranks.
 std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>& files,

@@ -180,7 +180,7 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
       one_at_a_time([&] {
         return gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)});
       })->wait();
-      if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
+      if (t.reduce == mesh::Reduce::average) make_average(t.output, ranks);
       break;
     }
     case Kind::all_gather:

@@ -1,5 +1,6 @@
 #include "exec/comm/reduce.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
@@ -146,6 +147,14 @@ void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Ten
     to.push_back(static_cast<std::byte*>(output.mutable_data_ptr()));
   }
   reduce_elements(inputs[0].scalar_type(), from, to, reduce, begin, end);
+}
+
+void make_average(const at::Tensor& sum, int64_t ranks) {
+  if (c10::isIntegralType(sum.scalar_type(), false)) {
+    sum.div_(ranks, "trunc");
+  } else {
+    sum.div_(ranks);
+  }
 }
 
 }  // namespace perigee::exec

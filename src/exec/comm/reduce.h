@@ -23,4 +23,7 @@ void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inpu
 void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs,
                      mesh::Reduce reduce, int64_t begin, int64_t end);
 
+// Divides a sum over ranks by their number: integers as reduce_elements does, towards 0.
+void make_average(const at::Tensor& sum, int64_t ranks);
+
 }  // namespace perigee::exec

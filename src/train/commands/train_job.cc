@@ -185,8 +185,16 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& step) 
 // Returns the files that say how texts are read.
 std::vector<std::string> readers_of(const job::DataConfig& data) {
   std::vector<std::string> files;
-  if (data.tokenizer != "bytes") files.push_back(data.tokenizer);
   if (!data.chat_template.empty()) files.push_back(data.chat_template);
+  if (data.tokenizer == "bytes") return files;
+  files.push_back(data.tokenizer);
+  // These files of its folder have chat templates and the end of a text.
+  const auto folder = std::filesystem::path(data.tokenizer).parent_path();
+  for (const auto* name : {"chat_template.jinja", "tokenizer_config.json"}) {
+    const auto file = (folder / name).string();
+    std::error_code ignored;
+    if (file != data.chat_template && std::filesystem::exists(file, ignored)) files.push_back(file);
+  }
   return files;
 }
 
@@ -237,6 +245,22 @@ CheckpointOptions checkpoint_options(const job::Job& job, const plan::Plan& plan
   if (folder) options.check = [folder] { folder->require_own(); };
   if (output) options.sync = [output] { output->metrics.sync(); };
   return options;
+}
+
+// Has the data go on after the samples that the run has seen.
+void continue_data(data::Data& data, const job::Job& job, int64_t more_samples, bool root) {
+  if (more_samples == 0) return;
+  if (job.data.slice_files) {
+    fail("data",
+         "files that are assigned to ranks (data.slice_files) need steps of the same number of "
+         "samples, but a step has {} now and had another before: resume on as many ranks and with "
+         "the same batch.micro as before",
+         job.batch.global);
+  }
+  data.training = data::shifted(std::move(data.training), job.batch.global, more_samples);
+  if (!root) return;
+  log::info("steps have {} samples now, others than before: the data goes on where it was",
+            job.batch.global);
 }
 
 }  // namespace
@@ -323,6 +347,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
   auto& trainer = *session.trainer;
   int64_t first = 1;         // the first step
+  int64_t more_samples = 0;  // of steps whose batches had another size (batch.round)
   std::string state = "{}";  // of the checkpoint
   const auto show = [&](int64_t done, int64_t bytes) { phases.done(done, bytes); };
   if (checkpoint.empty()) {
@@ -335,8 +360,10 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
       trainer.load(from, show);
       if (root) report_copies(from, shared.plan);
       first = from.info().step + 1;
+      more_samples = from.info().samples - from.info().step * job.batch.global;
       state = from.info().state;
     });
+    continue_data(data, job, more_samples, root);
   }
   phases.end();
   source.reset();
@@ -356,6 +383,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   });
   auto saving = checkpoint_options(job, shared.plan, folder.get(), output.get());
   saving.written = show;
+  saving.more_samples = more_samples;
   Checkpoints checkpoints(trainer, communicator, job, std::move(saving));
   if (copies_checkpoints(job)) checkpoints.reserve(job.train.checkpoint_every);
   LoopHooks hooks;

@@ -114,7 +114,7 @@ struct Checkpoints::Impl {
     options.sync();
     checkpoint::CheckpointInfo info;
     info.step = step;
-    info.samples = step * job.batch.global;
+    info.samples = step * job.batch.global + options.more_samples;
     info.state = loop_state;
     info.plan_hash = options.plan_hash;
     const auto spared = job.train.keep_best ? best_step_of(loop_state) : 0;

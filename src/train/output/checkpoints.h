@@ -16,6 +16,7 @@ namespace perigee::train {
 struct CheckpointOptions {
   std::string run;        // its output folder, or its place in an S3 service
   std::string plan_hash;  // of CheckpointInfo
+  int64_t more_samples = 0;  // that the run has seen beside those of its steps' present batches
   // Rank 0, before a checkpoint begins; throws where the folder may not be written.
   std::function<void()> check = [] {};
   // Rank 0, before a checkpoint is completed, on another thread: writes the run's other files to

@@ -44,12 +44,14 @@ bool has(const std::vector<int64_t>& ranks, int64_t rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
-// Returns the holdings of several ranks. `batch_only`: their ranks are split into those that
-// differ in their places on the batch's axes alone.
+// Returns the holdings of several ranks that are equal after a step. `batch_only`: their ranks are
+// split into those that differ in their places on the batch's axes alone.
 std::vector<Holding> shared_holdings(const std::vector<Holding>& all, const plan::Plan& plan,
-                                     bool batch_only) {
+                                     int64_t step, bool batch_only) {
   std::vector<Holding> shared;
   for (const auto& holding : all) {
+    // Each copy's own part is a holding of its own.
+    if (checkpoint::are_apart(plan, holding.part.name, step)) continue;
     std::vector<std::vector<int64_t>> groups = {holding.ranks};
     if (batch_only) {
       std::map<std::vector<int64_t>, std::vector<int64_t>> by_group;
@@ -126,7 +128,7 @@ void check_replicas(RankTrainer& trainer, exec::Communicator& communicator, int6
   const auto& plan = trainer.blueprint().plan;
   const auto all = checkpoint::all_holdings(
       trainer.executor().program(), trainer.blueprint().training, plan, trainer.spec(), step);
-  const auto shared = shared_holdings(all, plan, !trainer.is_deterministic());
+  const auto shared = shared_holdings(all, plan, step, !trainer.is_deterministic());
   if (shared.empty()) return;
   const auto tensors = tensors_of(trainer);
   const auto world = static_cast<size_t>(communicator.world());

@@ -136,3 +136,23 @@ TEST_CASE("kill -9 of the command ends all ranks") {
   process.wait();  // until the ranks, too, have closed their streams
   CHECK(now() - begin < 2);
 }
+
+TEST_CASE("a run of rounded batches goes on with the next sample on another number of ranks") {
+  const std::string keys = "--set model.dtype=float64 --set optimizer.lr=0.0 "
+                           "--set optimizer.weight_decay=0.0 --strategy ddp ";
+  const TrainingJob one, job;
+  one.good("train", keys + "--set batch.global=1 --set train.steps=33");
+  const auto rounded = keys + "--set batch.global=10 --set batch.round=true "
+                              "--set train.checkpoint_every=1 ";
+  job.good("train", rounded + "--nproc 4 --set train.steps=2");  // 8 samples a step
+  const auto ran = job.good("train", rounded + "--nproc 3 --resume --set train.steps=3");  // 9
+  CHECK_THAT(ran.err, Contains("steps have 9 samples now, others than before"));
+  job.good("train", rounded + "--nproc 4 --resume --set train.steps=4");
+  const auto samples = one.metrics(), steps = job.metrics();
+  int64_t first = 0;
+  for (const auto& [step, count] : {std::pair{0, 8}, {1, 8}, {2, 9}, {3, 8}}) {
+    double mean = 0;
+    for (int i = 0; i < count; ++i) mean += samples.at(first++)["loss"].get<double>() / count;
+    CHECK(std::abs(steps.at(step)["loss"].get<double>() - mean) < 1e-10);
+  }
+}

@@ -68,16 +68,6 @@ mesh::Reduce without_division(mesh::Reduce reduce) {
   return reduce == mesh::Reduce::average ? mesh::Reduce::sum : reduce;
 }
 
-// Makes a sum over `ranks` ranks the average, where that is asked for.
-void divide(const Tensor& sum, mesh::Reduce reduce, int64_t ranks) {
-  if (reduce != mesh::Reduce::average) return;
-  if (c10::isIntegralType(sum.scalar_type(), false)) {
-    sum.div_(ranks, "trunc");
-  } else {
-    sum.div_(ranks);
-  }
-}
-
 }  // namespace
 
 HostMembers members_of_hosts(std::span<const std::string> hosts) {
@@ -182,7 +172,7 @@ void GroupOverHosts::all_reduce(const Transfer& t) const {
   }
   if (part.numel() > 0) {
     finish(*lane, {.kind = Kind::all_reduce, .input = part, .output = part, .reduce = reduce});
-    divide(part, t.reduce, size());
+    if (t.reduce == mesh::Reduce::average) make_average(part, size());
   }
   if (host) {
     finish(*host,
@@ -270,7 +260,7 @@ void GroupOverHosts::reduce_scatter(const Transfer& t) const {
     exchanged.wait();
     reduce_elements(summands, std::span(&result, 1), reduce, 0, result.numel());
   }
-  divide(t.output, t.reduce, size());
+  if (t.reduce == mesh::Reduce::average) make_average(t.output, size());
 }
 
 // Within the host, each member sends to the one `shift` places on.
