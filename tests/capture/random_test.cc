@@ -170,4 +170,28 @@ TEST_CASE("each random op has a key of its own") {
   CHECK(keys.size() == 4);
 }
 
+TEST_CASE("probabilities of 16 bits are compared with finer numbers, and integers have near limits") {
+  nn::Linear net(4, 4);
+  const auto captured_with = [&](const std::function<at::Tensor(const at::Tensor&)>& noise) {
+    return capture(*net, {{"x", torch::zeros({3, 4})}}, [&](const Batch& b) {
+      const auto y = net->forward(b.at("x"));
+      return Result{(y + noise(y.detach()).to(torch::kFloat)).sum()};
+    });
+  };
+  const auto captured = captured_with(
+      [](const at::Tensor& y) { return torch::bernoulli(y.sigmoid().to(torch::kBFloat16)); });
+  int drawn = 0;
+  for (const auto& node : captured.graph.nodes) {
+    if (node.op != "perigee::random") continue;
+    CHECK(captured.graph.type(node.outputs[0]).dtype == graph::DType::float32);
+    ++drawn;
+  }
+  CHECK(drawn == 1);
+  const auto below = [](int64_t high) {
+    return [high](const at::Tensor&) { return torch::randint(0, high, {3, 4}, torch::kLong); };
+  };
+  CHECK_NOTHROW(captured_with(below(int64_t{1} << 32)));
+  CHECK_THROWS_WITH(captured_with(below(int64_t{1} << 40)), Catch::Contains("at most 2^32, but got"));
+}
+
 }  // namespace perigee::test

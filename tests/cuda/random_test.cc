@@ -62,7 +62,7 @@ TEST_CASE("the device's random numbers, compiled for the host, are bit-equal to 
       compare<c10::BFloat16>(block, distribution);
       compare<c10::Half>(block, distribution);
     }
-    compare<int64_t>(block, {exec::Distribution::Kind::integer, -3, 1e15});
+    compare<int64_t>(block, {exec::Distribution::Kind::integer, -3, 4e9});
     compare<bool>(block, {exec::Distribution::Kind::bernoulli, 0.4, 0});
   }
 }

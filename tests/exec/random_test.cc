@@ -1,5 +1,8 @@
 #include "exec/ops/random.h"
 
+#include <cmath>
+
+#include "exec/ops/philox.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -92,6 +95,14 @@ TEST_CASE("random numbers follow their distributions") {
   REQUIRE(draw({Kind::bernoulli, 0.3}).mean().item<double>() == Approx(0.3).margin(0.01));
   REQUIRE(draw({Kind::uniform, 0, 1}, at::kBFloat16).max().item<double>() < 1);
   REQUIRE_THROWS_WITH(draw({Kind::normal}, at::kLong), Catch::Contains("floating point"));
+  REQUIRE_THROWS_WITH(draw({Kind::integer, 0, 1e12}, at::kLong), Catch::Contains("at most 2^32"));
+  // An exponential number divides and has a logarithm, in the type that it is rounded to, too.
+  for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
+    const auto least = exponential_of(UINT32_MAX, uniform_bits(type));
+    REQUIRE(at::full({}, least, type).item<double>() == least);
+    REQUIRE(least > 0);
+  }
+  REQUIRE(exponential_of(0, 24) == Approx(32 * std::log(2)));
 }
 
 TEST_CASE("dropout keeps the same elements in every type and scales them") {

@@ -29,7 +29,15 @@ graph::ValueId normal(Session& session, const graph::TensorType& type, double me
   return draw(session, "normal", {{"mean", mean}, {"std", std}}, type);
 }
 
+constexpr uint64_t kMostIntegers = uint64_t{1} << 32;  // of a range, as in exec/ops/philox.h
+
 graph::ValueId integer(Session& session, const graph::TensorType& type, int64_t low, int64_t high) {
+  if (high > low && static_cast<uint64_t>(high) - static_cast<uint64_t>(low) > kMostIntegers) {
+    fail("capture",
+         "random integers are drawn from a range of at most 2^32, but got [{}, {}){}: give random_ or "
+         "randint closer limits",
+         low, high, session.where());
+  }
   return draw(session, "integer", {{"low", low}, {"high", high}}, type);
 }
 
@@ -79,7 +87,10 @@ template <size_t P>
 Ids bernoulli_tensor(Session& s, const Recorded& call) {
   const auto type = result_type(call);
   const auto p = operand(s, call, call.values.tensor(P));
-  const auto u = uniform(s, {s.graph.type(p).dtype, type.shape}, 0, 1);
+  // A 16-bit number would be a multiple of 1/256 or 1/2048.
+  const auto wide = s.graph.type(p).dtype == graph::DType::float64 ? graph::DType::float64
+                                                                   : graph::DType::float32;
+  const auto u = uniform(s, {wide, type.shape}, 0, 1);
   const auto below = s.emit_one("aten::lt.Tensor", {{"self", u}, {"other", p}},
                                 {graph::DType::boolean, type.shape});
   return {converted(s, below, type)};

@@ -61,7 +61,7 @@ struct Drawing {
   enum Kind : int32_t { uniform, normal, bernoulli, integer, exponential };
   Kind kind = uniform;
   double a = 0, b = 0;     // a + b * x
-  int bits = 24;           // uniform
+  int bits = 24;           // uniform, exponential
   uint64_t threshold = 0;  // bernoulli: words below it give 1
   int64_t low = 0;         // integer
   uint64_t range = 1;
@@ -78,7 +78,7 @@ PERIGEE_BOTH double draw(const Drawing& d, const exec::PhiloxWords& words, int l
     case Drawing::bernoulli:
       return word < d.threshold ? 1.0 : 0.0;
     default:
-      return -::log(exec::positive_uniform_of(word));
+      return exec::exponential_of(word, d.bits);
   }
 }
 

@@ -60,6 +60,7 @@ inline Drawing drawing_of(const exec::Distribution& d, c10::ScalarType type) {
     case Kind::exponential:
       need_floating();
       drawing.kind = Drawing::exponential;
+      drawing.bits = exec::uniform_bits(type);
       break;
     case Kind::bernoulli:
       drawing.kind = Drawing::bernoulli;

@@ -96,10 +96,16 @@ void combine(W* tile, const T* x, int64_t n, Reduce reduce) {
     case Reduce::average:
       return add(tile, x, n);
     case Reduce::max:
-      for (int64_t i = 0; i < n; ++i) tile[i] = std::max(tile[i], static_cast<W>(x[i]));
+      for (int64_t i = 0; i < n; ++i) {
+        const auto v = static_cast<W>(x[i]);
+        tile[i] = v > tile[i] || v != v ? v : tile[i];  // NaN stays
+      }
       return;
     case Reduce::min:
-      for (int64_t i = 0; i < n; ++i) tile[i] = std::min(tile[i], static_cast<W>(x[i]));
+      for (int64_t i = 0; i < n; ++i) {
+        const auto v = static_cast<W>(x[i]);
+        tile[i] = v < tile[i] || v != v ? v : tile[i];
+      }
   }
 }
 

@@ -56,6 +56,14 @@ PERIGEE_BOTH double positive_uniform_of(uint32_t word) {
   return (static_cast<double>(word) + 1) * 0x1p-32;
 }
 
+// Returns an exponential number of rate 1, at least half of the type's epsilon so that it is never 0.
+// `bits`: as uniform_of takes for the type.
+PERIGEE_BOTH double exponential_of(uint32_t word, int bits) {
+  const double least = 1.0 / static_cast<double>(uint64_t{1} << bits);
+  const double number = -::log(positive_uniform_of(word));
+  return number > least ? number : least;
+}
+
 struct NormalPair {
   double first, second;
 };
@@ -76,7 +84,9 @@ PERIGEE_BOTH double normal_of(const PhiloxWords& words, int lane) {
   return lane % 2 == 0 ? pair.first : pair.second;
 }
 
-// Returns an integer in [low, low + range).
+inline constexpr uint64_t kMostIntegers = uint64_t{1} << 32;  // that a word tells apart
+
+// Returns an integer in [low, low + range). `range`: at most kMostIntegers.
 PERIGEE_BOTH int64_t integer_of(uint32_t word, int64_t low, uint64_t range) {
   return low + static_cast<int64_t>((uint64_t{word} * range) >> 32);
 }

@@ -188,10 +188,13 @@ void fill_random(at::Tensor& out, const Distribution& distribution, const Random
       case Kind::integer: {
         const auto low = static_cast<int64_t>(a);
         const auto range = static_cast<uint64_t>(static_cast<int64_t>(b) - low);
+        if (range > kMostIntegers) {
+          fail("exec", "random integers are drawn from a range of at most 2^32, but got {}", range);
+        }
         return each([&](uint32_t w) { return integer_of(w, low, range); });
       }
       case Kind::exponential:
-        return each([](uint32_t w) { return -std::log(positive_uniform_of(w)); });
+        return each([&](uint32_t w) { return exponential_of(w, bits); });
       case Kind::normal:
         return block.each_run([&](int64_t local, uint64_t index, int64_t count) {
           for (int64_t i = 0; i < count;) {

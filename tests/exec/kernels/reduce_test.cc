@@ -1,0 +1,55 @@
+// Reductions over ranks, and products of experts, at their edges.
+#include "exec/comm/reduce.h"
+
+#include <cmath>
+
+#include "exec/kernels/kernels.h"
+#include "exec/tensor.h"
+#include "tests/exec/close.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::exec {
+namespace {
+
+TEST_CASE("the largest and the least of several ranks' numbers are NaN where one of them is") {
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const auto reduce = GENERATE(mesh::Reduce::max, mesh::Reduce::min);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<at::Tensor> terms;
+    for (int i = 0; i < 3; ++i) terms.push_back(at::full({40}, i, at::kDouble).to(type));
+    terms[rank][17] = NAN;
+    const auto out = at::empty({40}, type);
+    reduce_elements(terms, std::span(&out, 1), reduce, 0, 40);
+    CHECK(out.isnan().sum().item<int64_t>() == 1);
+    CHECK(out[17].isnan().item<bool>());
+    CHECK(out[18].item<double>() == (reduce == mesh::Reduce::max ? 2 : 0));
+  }
+}
+
+TEST_CASE("an average of integers is rounded towards 0") {
+  const auto sum = at::tensor({7, -7, 8}, at::kLong);
+  make_average(sum, 2);
+  CHECK(at::equal(sum, at::tensor({3, -3, 4}, at::kLong)));
+}
+
+TEST_CASE("products of experts read weights of one row or column, whatever its stride") {
+  const auto counts = at::tensor({{2, 1}}, at::kLong);  // of 3 places
+  for (const auto& [width, hidden] : {std::pair{4, 1}, {1, 4}, {1, 1}, {3, 5}}) {
+    CAPTURE(width, hidden);
+    const auto x = at::randn({2, 1, 3, width});
+    for (const bool transposed : {false, true}) {
+      const auto weight = transposed ? at::randn({2, hidden, width}).transpose(1, 2)
+                                     : at::randn({2, width, hidden});
+      auto expected = at::matmul(x, weight.contiguous().unsqueeze(1));
+      expected[0][0][2].zero_();
+      expected[1][0].narrow(0, 1, 2).zero_();
+      const auto out = call(cpu_kernel, "perigee::grouped_mm",
+                            {{"self", x}, {"mat2", weight}, {"counts", counts}}, {},
+                            {{graph::DType::float32, expected.sizes().vec()}});
+      CHECK(at::allclose(out[0], expected, 1e-5, 1e-5));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace perigee::exec
