@@ -1,11 +1,29 @@
 // The sections "average.K": copies of the model (plan::Plan::copy_axes) are averaged.
 #include <set>
+#include <vector>
 
 #include "compile/draft/source.h"
 #include "compile/gradients/gradients.h"
 #include "compile/gradients/step.h"
 
 namespace perigee::compile {
+namespace {
+
+// Returns the states of the bucket's parameters that this rank holds.
+std::vector<ValueId> states_of(const Gradients& gradients, const Bucket& bucket) {
+  auto states = bucket.states;
+  for (const auto p : bucket.parameters) {
+    const auto& whole = gradients.parameters[p].whole_states;
+    states.insert(states.end(), whole.begin(), whole.end());
+    for (const auto& piece : gradients.pieces) {
+      if (piece.parameter != p) continue;
+      states.insert(states.end(), piece.states.begin(), piece.states.end());
+    }
+  }
+  return states;
+}
+
+}  // namespace
 
 void make_average_sections(Draft& draft, const Source& source, const Gradients& gradients) {
   const auto& plan = source.plan;
@@ -22,7 +40,7 @@ void make_average_sections(Draft& draft, const Source& source, const Gradients& 
         if (average.every != every) continue;
         section.instructions.push_back(all_reduce(draft, bucket.weights, stream, "avg"));
         if (!average.states) continue;
-        for (const auto state : bucket.states) {
+        for (const auto state : states_of(gradients, bucket)) {
           section.instructions.push_back(all_reduce(draft, state, stream, "avg"));
         }
       }

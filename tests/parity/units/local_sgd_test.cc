@@ -63,6 +63,28 @@ TEST_CASE("local SGD equals separately trained models that are averaged") {
   }
 }
 
+TEST_CASE("states of optimizers that step tensor by tensor are averaged, too") {
+  torch::manual_seed(5);
+  const auto given = built_in(kPlain, kRows, 4);
+  for (const std::string optimizer : {"muon", "adafactor"}) {
+    const compile::StepSpec spec{.optimizer = optimizer};
+    const auto copies = train_copies(given, {2, 2, kRows}, {2, true}, spec, 5),
+               apart = train_copies(given, {2, 2, kRows}, {2, false}, spec, 5);
+    for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+             {kLocalSgdTwo, ""},
+             {R"([["zero", 2], ["data", 2]])", R"(, ["zero1", {"axis": "zero"}])"},
+             {R"([["zero", 2], ["data", 2]])", R"(, ["fsdp", {"axis": "zero"}])"}}) {
+      CAPTURE(optimizer, more);
+      const auto plan = local_plan(
+          given,
+          local_sgd_strategy(axes, R"({"every": 2, "states": true})", kAccumulate + more));
+      const auto ranks = train(given, plan, {}, spec, 5);
+      CHECK(compare_copies(plan, copies, ranks) == "");
+      CHECK(compare_copies(plan, apart, ranks) != "");
+    }
+  }
+}
+
 TEST_CASE("a missing average, or a sum for an average, is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 2);
