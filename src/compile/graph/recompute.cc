@@ -50,6 +50,12 @@ bool is_repeated(const plan::Recompute& plan, const std::string& op) {
          op == "perigee::reshape";
 }
 
+// Returns whether the node is batch norm of a microbatch's own statistics: it reads buffers only to
+// update them.
+bool trains_norm(const Node& node) {
+  return node.op == "aten::_native_batch_norm_legit_functional" && node.get<bool>("training", true);
+}
+
 class Recomputed {
  public:
   Recomputed(const Graph& graph, const plan::Recompute& plan, std::vector<int> parts)
@@ -117,12 +123,24 @@ class Recomputed {
   }
 
   // Finds results that are kept in any case: those that the forward pass reads outside of their
-  // region, and outputs of the graph.
+  // region, those of buffers that have other values when they would be computed again, and outputs
+  // of the graph.
   void find_kept() {
     kept_.assign(graph_.values.size(), false);
+    std::vector<bool> written(graph_.values.size());
+    for (const auto& input : graph_.inputs) {
+      written[input.value.index] = input.kind == graph::Input::Kind::buffer &&
+                                   !graph_.is_fixed(input);
+    }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (graph_.nodes[n].phase != Phase::forward) continue;
+      const bool reads_buffers = !shows_operand(graph_.nodes[n].op) && !trains_norm(graph_.nodes[n]);
       graph_.nodes[n].each_operand([&](ValueId v) {
+        if (reads_buffers && written[root(v).index]) {
+          for (const auto result : graph_.nodes[n].outputs) {
+            if (result.defined()) kept_[result.index] = true;
+          }
+        }
         const auto producer = graph_.values[v.index].producer;
         if (producer < 0) return;
         if (region_[producer] != region_[n] || crosses_parts(producer, n)) kept_[v.index] = true;

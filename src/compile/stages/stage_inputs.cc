@@ -1,7 +1,10 @@
 #include "compile/stages/stage_inputs.h"
 
+#include <fmt/ranges.h>
+
 #include <numeric>
 
+#include "base/fail.h"
 #include "plan/pipeline.h"
 #include "schedule/of_plan.h"
 
@@ -29,6 +32,22 @@ std::vector<std::set<int64_t>> users_of(const Graph& graph, const std::vector<in
     node.each_operand([&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
   }
   return users;
+}
+
+void require_buffers_of_one_stage(const Graph& graph, const std::vector<int>& parts,
+                                  const std::vector<int>& stages,
+                                  const std::vector<std::set<int64_t>>& users) {
+  for (const auto& output : graph.outputs) {
+    if (output.kind != graph::Output::Kind::buffer || !output.value.defined()) continue;
+    auto used = users[graph.find_input(output.name)->value.index];
+    const auto producer = graph.values[output.value.index].producer;
+    if (producer >= 0 && parts[producer] != kEveryPart) used.insert(stages[parts[producer]]);
+    if (used.size() < 2) continue;
+    fail("pipeline_parallel",
+         "a buffer that the model changes must be used in one stage alone, but \"{}\" is used in "
+         "stages {}: begin the stages elsewhere, or give each of them a buffer of its own",
+         output.name, fmt::join(used, ", "));
+  }
 }
 
 StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(plan) {

@@ -18,6 +18,12 @@ std::vector<std::set<int64_t>> users_of(const graph::Graph& graph, const std::ve
                                         const std::vector<int>& stages,
                                         const std::vector<bool>& without = {});
 
+// Throws Error for a buffer that the graph writes, unless one stage alone reads and writes it: each
+// stage would have other values of it. `users`: of users_of.
+void require_buffers_of_one_stage(const graph::Graph& graph, const std::vector<int>& parts,
+                                  const std::vector<int>& stages,
+                                  const std::vector<std::set<int64_t>>& users);
+
 // The stages that have each parameter, buffer, constant and data input of a whole graph. Keeps the
 // plan by reference. Without a pipeline every rank has all.
 class StageInputs {

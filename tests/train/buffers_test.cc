@@ -1,0 +1,118 @@
+// Models that read buffers which they change, in pipelines.
+#include <fmt/format.h>
+#include <torch/nn.h>
+
+#include "base/error.h"
+#include "tests/support/torch_test.h"
+#include "train/trainer.h"
+
+using namespace perigee;
+
+namespace {
+
+// A linear map of rows that are divided by a running size, which is updated after its use.
+class Scaled : public torch::nn::Module {
+ public:
+  Scaled() {
+    linear_ = register_module("linear", torch::nn::Linear(6, 6));
+    size_ = register_buffer("size", torch::ones({6}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto y = linear_->forward(x) * torch::rsqrt(size_ + 1e-3);
+    const torch::NoGradGuard frozen;
+    size_.mul_(0.9).add_(y.detach().pow(2).mean(0), 0.1);
+    return y.tanh();
+  }
+
+ private:
+  torch::nn::Linear linear_{nullptr};
+  torch::Tensor size_;
+};
+
+class Blocks : public torch::nn::Module {
+ public:
+  explicit Blocks(bool shared) {
+    torch::manual_seed(3);
+    blocks_ = register_module("blocks", torch::nn::ModuleList());
+    for (int i = 0; i < 4; ++i) blocks_->push_back(std::make_shared<Scaled>());
+    rate_ = register_buffer("rate", torch::ones({1}));
+    shared_ = shared;
+    to(torch::kDouble);
+  }
+  Result run(const Batch& batch) {
+    auto x = shared_ ? batch.at("x") * rate_ : batch.at("x");
+    for (const auto& block : *blocks_) x = block->as<Scaled>()->forward(x);
+    if (shared_) x = x + rate_;
+    const auto loss = (x - batch.at("y")).pow(2).mean();
+    const torch::NoGradGuard frozen;
+    rate_.mul_(0.5);
+    return {loss};
+  }
+
+ private:
+  torch::nn::ModuleList blocks_{nullptr};
+  torch::Tensor rate_;
+  bool shared_ = false;
+};
+
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> tensors;
+};
+
+Trained train(const std::string& methods, int64_t ranks, bool shared = false) {
+  const auto net = std::make_shared<Blocks>(shared);
+  const auto rows = [](double phase) {
+    return torch::arange(48, torch::kDouble).mul(0.7).add(phase).sin().view({8, 6});
+  };
+  const Batch batch = {{"x", rows(0)}, {"y", rows(1)}};
+  const auto source = perigee::source(net, batch, [net](const Batch& b) { return net->run(b); });
+  auto job = Job::parse(
+      "[model]\nkind = 'mlp'\ndtype = 'float64'\n[batch]\nglobal = 8\nmicro = 2\n[train]\nsteps "
+      "= 3\nvalidate_every = 0\n[cluster]\ndevice = 'cpu'\n",
+      "test.toml");
+  Trainer trainer{*net, make_plan(source, Strategy::data(methods), job, {ranks}), job,
+                  Ranks::threads(ranks), nullptr};
+  Trained trained;
+  for (int step = 0; step < 3; ++step) trained.losses.push_back(trainer.step(batch).loss);
+  trainer.copy_to(*net);
+  for (const auto& item : net->named_parameters()) {
+    trained.tensors[item.key()] = item.value().detach();
+  }
+  for (const auto& item : net->named_buffers()) trained.tensors[item.key()] = item.value();
+  return trained;
+}
+
+std::string pipeline(const std::string& schedule, const std::string& more) {
+  return fmt::format(
+      R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {{"schedule": "{}", "starts": ["blocks.2"]}}]{}])",
+      schedule, more);
+}
+
+}  // namespace
+
+TEST_CASE("blocks that are computed again read buffers as they were in the forward pass") {
+  const auto one = train("[]", 1);
+  const std::string checkpoint = R"(, ["checkpoint", {"match": ["blocks.*"]}])";
+  const auto check = [&](const Trained& other) {
+    for (size_t i = 0; i < 3; ++i) CHECK(std::abs(one.losses[i] - other.losses[i]) < 1e-12);
+    for (const auto& [name, tensor] : one.tensors) {
+      INFO(name);
+      CHECK(at::allclose(tensor, other.tensors.at(name), 1e-11, 1e-12));
+    }
+  };
+  CHECK(one.losses[0] != one.losses[2]);
+  check(train("[" + checkpoint.substr(2) + "]", 1));
+  for (const std::string schedule : {"1f1b", "gpipe"}) {
+    for (const auto& more : {std::string(), checkpoint}) {
+      CAPTURE(schedule, more);
+      check(train(pipeline(schedule, more), 2));
+    }
+  }
+}
+
+TEST_CASE("a buffer that changes is refused where several stages read it") {
+  CHECK_NOTHROW(train("[]", 1, /*shared=*/true));
+  CHECK_THROWS_WITH(train(pipeline("1f1b", ""), 2, /*shared=*/true),
+                    Catch::Contains("but \"rate\" is used in stages 0, 1"));
+}
