@@ -1,6 +1,7 @@
 #include "compile/graph/random.h"
 
 #include <map>
+#include <string_view>
 
 #include "graph/ops.h"
 #include "plan/plan.h"
@@ -14,6 +15,42 @@ constexpr const char* kAxis = "microbatch";
 
 const char* key_name(const graph::Node& node) {
   return node.op.starts_with("perigee::attention") ? "random_key" : "key";
+}
+
+// Returns whether the operand is the factor of a product that weights usually are.
+bool is_weight(const graph::Node& node, graph::ValueId operand) {
+  const auto is = [&](std::string_view op, std::string_view name) {
+    return node.op == op && node.get<graph::ValueId>(name, {}) == operand;
+  };
+  return is("aten::mm", "mat2") || is("aten::addmm", "mat2") || is("aten::bmm", "mat2") ||
+         is("aten::baddbmm", "batch2") || is("aten::convolution", "weight");
+}
+
+// Returns whether numbers that node `drawn` draws without an operand are of samples: an op
+// combines them, row by row, with values that depend on data. Otherwise they are of weights.
+bool joins_data(const graph::Graph& graph, size_t drawn, const std::vector<bool>& from_data) {
+  std::vector<bool> noise(graph.values.size());
+  noise[graph.nodes[drawn].outputs[0].index] = true;
+  for (size_t n = drawn + 1; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.outputs.empty() || !node.outputs[0].defined()) continue;
+    const auto& result = graph.type(node.outputs[0]).shape;
+    bool reads = false, same = false, of_data = false;
+    node.each_operand([&](graph::ValueId v) {
+      const bool drawn_rows = noise[v.index] && !is_weight(node, v);
+      reads |= drawn_rows;
+      const auto& shape = graph.type(v).shape;
+      same |= drawn_rows && !shape.empty() && shape.size() == result.size() &&
+              shape[0] == result[0];
+      of_data |= from_data[v.index];
+    });
+    if (!reads) continue;
+    if (of_data && same) return true;
+    for (const auto v : node.outputs) {
+      if (v.defined() && !of_data) noise[v.index] = true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -38,23 +75,30 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
     const auto& shape = whole.type(input.value).shape;
     if (!shape.empty()) batch = shape[0];
   }
-  std::map<int64_t, int64_t> dims;  // by key
   for (const auto& node : whole.nodes) {
     bool depends = false;
     node.each_operand([&](graph::ValueId v) { depends = depends || from_data[v.index]; });
     for (auto v : node.outputs) {
       if (v.defined()) from_data[v.index] = depends;
     }
+  }
+  std::map<int64_t, int64_t> dims;  // by key
+  for (size_t n = 0; n < whole.nodes.size(); ++n) {
+    const auto& node = whole.nodes[n];
     if (!graph::is_random(node.op) || node.phase == graph::Phase::backward) continue;
     if (node.outputs.empty() || !node.outputs[0].defined()) continue;
     const auto& placement = sharding.values[node.outputs[0].index].at(0);
     const auto& shape = whole.type(node.outputs[0]).shape;
     int64_t dim = 0;
-    if (placement.is_shard() &&
-        batch > 1) {  // with one sample, its dim cannot be told from others of size 1
+    // With one sample, its dim cannot be told from others of size 1: numbers of each microbatch are
+    // told apart in dim 0.
+    if (placement.is_shard() && batch > 1) {
       dim = placement.dim;
-    } else if (!depends && (shape.empty() || shape[0] != batch)) {
-      dim = -1;  // noise on weights: the same for every microbatch
+    } else if (!from_data[node.outputs[0].index]) {
+      const bool fits = !shape.empty() && shape[0] == batch;
+      const bool of_samples = batch == 1 ? fits || joins_data(whole, n, from_data)
+                                         : fits && joins_data(whole, n, from_data);
+      if (!of_samples) dim = -1;  // the same for every microbatch
     }
     dims[node.get<int64_t>(key_name(node), 0)] = dim;
   }
