@@ -38,6 +38,18 @@ const Input* viewed_parameter(const Graph& graph, graph::ValueId v) {
   return nullptr;
 }
 
+// Returns the node's first operand of floating type with as many elements as its result.
+graph::ValueId first_of_size(const Graph& graph, const graph::Node& node) {
+  const auto elements = graph.type(node.outputs[0]).numel();
+  graph::ValueId first;
+  node.each_operand([&](graph::ValueId v) {
+    const auto& type = graph.type(v);
+    const bool same = graph::is_floating(type.dtype) && type.numel() == elements;
+    if (same && !first.defined()) first = v;
+  });
+  return first;
+}
+
 // Returns the parameters that embeddings look up, and those whose product is a loss's logits.
 std::set<std::string> embeddings_and_heads(const Graph& graph) {
   std::set<std::string> names;
@@ -58,14 +70,8 @@ std::set<std::string> embeddings_and_heads(const Graph& graph) {
         maker.each_operand(add);
         break;
       }
-      const bool passes = graph::is_view(maker.op) || maker.op == "perigee::reshape" ||
-                          maker.op == "perigee::cast" || maker.op == "aten::add.Tensor" ||
-                          maker.op == "aten::_log_softmax";
-      if (!passes) break;
-      v = {};
-      maker.each_operand([&](graph::ValueId operand) {
-        if (!v.defined()) v = operand;
-      });
+      // Views, and ops that change each number, such as a scale or a cap.
+      v = maker.outputs.size() == 1 ? first_of_size(graph, maker) : graph::ValueId{};
     }
   }
   return names;
