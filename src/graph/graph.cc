@@ -41,6 +41,7 @@ T Node::get(std::string_view arg, T otherwise) const {
   if (auto* value = std::get_if<T>(found)) return *value;
   if constexpr (std::is_same_v<T, double>) {
     if (auto* integer = std::get_if<int64_t>(found)) return static_cast<double>(*integer);
+    if (auto* flag = std::get_if<bool>(found)) return *flag ? 1.0 : 0.0;
   }
   fail("graph", "argument {} of {} in scope \"{}\" is a {}, but got {}", arg, op, scope,
        kind_names[Arg(otherwise).index()], kind_names[found->index()]);

@@ -64,8 +64,8 @@ struct Node {
 
   // Returns the argument, or nullptr where it is left out.
   const Arg* find(std::string_view arg) const;
-  // Returns the argument as T, or `otherwise` where it is left out or None. An int64_t is accepted
-  // as a double. Throws Error when it has another type. T is one of Arg's.
+  // Returns the argument as T, or `otherwise` where it is left out or None. An int64_t
+  // or bool is accepted as a double. Throws Error when it has another type. T is one of Arg's.
   template <class T>
   T get(std::string_view arg, T otherwise) const;
   // Calls f(ValueId&) or f(const ValueId&) for each defined operand, in order.

@@ -59,8 +59,16 @@ std::vector<graph::ValueId> lower_mean(RuleLowering& lowering) {
   if (!sharded) return lowering.emit(std::move(args));
   const auto type = lowering.local_types()[0];
   const bool all = call.node().op == "aten::mean";
-  const auto total = lowering.emit(all ? "aten::sum" : "aten::sum.dim_IntList", args, type);
-  return {lowering.emit("aten::div.Scalar", {{"self", total}, {"other", count}}, type)};
+  // A sum in 16 bits may be too large for its type, or lose small terms, where the mean does not.
+  auto wide = type;
+  if (graph::size_of(type.dtype) < 4) {
+    wide.dtype = graph::DType::float32;
+    std::erase_if(args, [](const auto& arg) { return arg.first == "dtype"; });
+    args.emplace_back("dtype", wide.dtype);
+  }
+  const auto total = lowering.emit(all ? "aten::sum" : "aten::sum.dim_IntList", args, wide);
+  const auto mean = lowering.emit("aten::div.Scalar", {{"self", total}, {"other", count}}, wide);
+  return {wide == type ? mean : lowering.emit("perigee::cast", {{"self", mean}}, type)};
 }
 
 // The reduced dims must be whole: shards' results cannot be combined, or depend on positions.

@@ -74,8 +74,12 @@ std::optional<Pattern> matrices(const Call& call) {
     return true;
   };
   const std::vector<int64_t> vectors(call.shape(0).begin(), call.shape(0).end() - 1);
+  // A matrix without the batch's dims may have the shape of a stack of vectors.
+  const int may_be_vectors = call.node().op == "aten::_linalg_solve_ex" ? call.find("B")
+                                                                        : call.find("pivots");
   for (int i = 0; i < call.operand_count(); ++i) {
-    const bool stacked = call.rank(i) == batch + 2 || call.shape(i) == vectors;
+    const bool stacked = call.rank(i) == batch + 2 ||
+                         (i == may_be_vectors && call.shape(i) == vectors);
     if (!stacked || !mark(call.shape(i), pattern.operands[i])) return {};
   }
   for (int r = 0; r < call.result_count(); ++r) {

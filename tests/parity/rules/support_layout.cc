@@ -176,6 +176,7 @@ void views(Cases& cases) {
     for (auto& p : pad) p = c.coin() ? 0 : c.any(0, 2);
     Args args = {{"self", c.real(shape)}, {"pad", pad}};
     if (c.coin()) args.emplace_back("value", c.coin() ? 0.0 : 1.0);
+    else if (c.coin()) args.emplace_back("value", c.coin());
     c.call("aten::constant_pad_nd", args);
   };
   for (const char* op : {"aten::cat", "aten::stack"}) {

@@ -106,6 +106,14 @@ void algebra(Cases& cases) {
     c.call("aten::_linalg_solve_ex",
            {{"A", definite(c, shape)}, {"B", c.real({shape[0], shape[1]})}}, 4);
   };
+  // A matrix for all, in whose shape the batch might be seen.
+  cases["aten::linalg_solve_triangular: of one matrix"] = [](Case& c) {
+    const auto n = c.size();
+    c.call("aten::linalg_solve_triangular", {{"self", definite(c, {n, n, n})},
+                                             {"B", c.real({n, n})},
+                                             {"upper", c.coin()},
+                                             {"left", c.coin()}});
+  };
   cases["aten::linalg_lu_solve"] = [](Case& c) {
     const auto shape = squares(c, c.size());
     const auto factors = c.call("aten::_linalg_det", {{"A", c.real(shape, false)}}, 3);
