@@ -85,15 +85,20 @@ ValueId Emitter::all_reduce(ValueId v, const std::string& axes, const char* op) 
                         type(v));
 }
 
-Emitter::Local Emitter::local_index(ValueId index, const mesh::Range& shard) {
+Emitter::Local Emitter::local_index(ValueId index, const mesh::Range& shard, int64_t size) {
+  constexpr int64_t kFar = int64_t{1} << 30;
   const auto shifted = scalar("aten::sub.Scalar", index, shard.begin);
   const auto inside = lowering_.emit("aten::logical_and",
                                      {{"self", compare("aten::ge.Scalar", shifted, 0)},
                                       {"other", compare("aten::lt.Scalar", shifted, shard.length)}},
                                      {DType::boolean, type(index).shape});
+  const bool first = size > 0 && shard.begin == 0,
+             last = size > 0 && shard.begin + shard.length == size;
   const auto clamped = lowering_.emit(
       "aten::clamp",
-      {{"self", shifted}, {"min", int64_t{0}}, {"max", std::max<int64_t>(shard.length - 1, 0)}},
+      {{"self", shifted},
+       {"min", first ? -kFar : 0},
+       {"max", last ? kFar : std::max<int64_t>(shard.length - 1, 0)}},
       type(index));
   return {inside, clamped};
 }

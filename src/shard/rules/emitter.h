@@ -42,7 +42,9 @@ class Emitter {
     graph::ValueId inside;  // boolean: the shard holds the index
     graph::ValueId index;   // position in the shard; a valid one also where not inside
   };
-  Local local_index(graph::ValueId index, const mesh::Range& shard);
+  // `size`: of the dim. An index that is not in the dim is valid in no shard: the op that reads it on
+  // the first or the last one refuses it. 0: it becomes a valid one.
+  Local local_index(graph::ValueId index, const mesh::Range& shard, int64_t size = 0);
 
  private:
   RuleLowering& lowering_;

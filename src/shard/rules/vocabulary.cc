@@ -38,7 +38,7 @@ Values lower_embedding(RuleLowering& lowering) {
   if (lowering.axes_of(weight, 0).empty()) return lowering.emit(std::move(args));
   Emitter emit(lowering);
   const auto local = emit.local_index(lowering.operands[indices],
-                                      lowering.operand_range(weight, 0));
+                                      lowering.operand_range(weight, 0), call.shape(weight)[0]);
   for (auto& [name, arg] : args) {
     if (name == "indices") arg = local.index;
     if (name == "padding_idx") arg = int64_t{-1};  // it only affects the gradient
@@ -93,7 +93,8 @@ class Classes {
     logits = operand("logits");
     target_ = lowering.operands[lowering.call.find("target")];
     kept = emit.compare("aten::ne.Scalar", target_, node.get<int64_t>("ignore_index", -100));
-    label = emit.local_index(target_, range_);
+    const auto size = lowering.call.shape(lowering.call.find("logits"))[1];
+    label = emit.local_index(emit.keep(kept, target_), range_, size);
     weight_ = lowering.call.find("weight") < 0 ? ValueId{} : operand("weight");
   }
 

@@ -234,6 +234,21 @@ TEST_CASE("a sharded vocabulary's gradient has only the rank's rows, in any prec
   }
 }
 
+TEST_CASE("labels and tokens outside of a sharded vocabulary are refused, as on one device") {
+  for (const std::string name : {"labels", "tokens"}) {
+    for (const int64_t id : {-1, 11}) {
+      CAPTURE(name, id);
+      auto given = built_in(kGpt, kRows);
+      given.inputs.at(name) = given.inputs.at(name).clone();
+      given.inputs.at(name).view({-1})[3] = id;
+      const auto one = plan_of(given, R"([["parallel_mode", [["tensor", 1]]]])", kRows);
+      CHECK_THROWS(train(given, one));
+      const auto plan = tensor_parallel_plan_of(given, parallel(kTensorParallelTwo, "{}") + "]");
+      CHECK_THROWS(train(given, plan));
+    }
+  }
+}
+
 TEST_CASE("tensor_parallel refuses layers that it cannot shard") {
   const auto refused = [](const char* keys, const std::string& axes,
                           const std::string& config) -> std::string {
