@@ -53,9 +53,9 @@ struct Fields {
 class TokenData : public DataSource {
  public:
   TokenData(const job::Job& job, std::vector<Part> parts, const std::vector<double>& weights,
-            IdLimit limit, std::optional<Masking> masking)
+            IdLimit limit, std::optional<Masking> masking, bool held_out)
       : parts_(std::move(parts)),
-        mixture_(weights, static_cast<uint64_t>(job.seed)),
+        mixture_(weights, static_cast<uint64_t>(job.seed), held_out),
         fields_(job.data),
         sequence_(job.data.sequence),
         global_(job.batch.global),
@@ -293,11 +293,18 @@ Data open_tokens(const job::Job& job, bool warn, const IdLimit& limit) {
     most = std::min(most, double(held_out[i].samples.length) * sum / held_out_weights[i]);
   }
   data.validation.batches = static_cast<int64_t>(most + 1e-6) / job.batch.global;
+  const Mixture mixture(held_out_weights, static_cast<uint64_t>(job.seed), /*in_order=*/true);
+  for (size_t i = 0; i < held_out.size(); ++i) {
+    const auto seen = [&] { return mixture.counts(data.validation.batches * job.batch.global)[i]; };
+    while (seen() > held_out[i].samples.length) --data.validation.batches;
+  }
   data.training = std::make_unique<TokenData>(job, std::move(training), weights, ids,
-                                              masking_of(job, tokenizer.get(), false));
+                                              masking_of(job, tokenizer.get(), false),
+                                              /*held_out=*/false);
   if (data.validation.batches > 0) {
     data.validation.data = std::make_unique<TokenData>(job, std::move(held_out), held_out_weights,
-                                                       ids, masking_of(job, tokenizer.get(), true));
+                                                       ids, masking_of(job, tokenizer.get(), true),
+                                                       /*held_out=*/true);
   }
   return data;
 }

@@ -12,8 +12,8 @@ namespace perigee::data {
 // The samples are cut into blocks. In the first b blocks, which are n samples, a source has
 // round(n * share) samples, and the source with the largest share has the others: their numbers never
 // fall, since a block has at least (number of sources)^2 samples. Within a block the order is drawn.
-Mixture::Mixture(std::vector<double> weights, uint64_t seed)
-    : shares_(std::move(weights)), seed_(seed) {
+Mixture::Mixture(std::vector<double> weights, uint64_t seed, bool in_order)
+    : shares_(std::move(weights)), seed_(seed), in_order_(in_order) {
   const auto sum = std::accumulate(shares_.begin(), shares_.end(), 0.0);
   for (auto& share : shares_) share /= sum;
   largest_ = static_cast<size_t>(std::ranges::max_element(shares_) - shares_.begin());
@@ -29,6 +29,17 @@ int64_t Mixture::before(size_t source, int64_t block) const {
 }
 
 Mixture::Place Mixture::at(int64_t sample) const {
+  auto place = drawn_at(sample);
+  if (!in_order_ || shares_.size() == 1) return place;
+  const auto begin = sample / block_ * block_;
+  place.sample = counts(begin)[place.source];
+  for (auto earlier = begin; earlier < sample; ++earlier) {
+    place.sample += drawn_at(earlier).source == place.source;
+  }
+  return place;
+}
+
+Mixture::Place Mixture::drawn_at(int64_t sample) const {
   if (shares_.size() == 1) return {0, sample};
   const auto block = sample / block_;
   const auto key = seed_ * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(block) * 0xbf58476d1ce4e5b9;
@@ -55,7 +66,7 @@ std::vector<int64_t> Mixture::counts(int64_t samples) const {
     others -= counts[source];
   }
   counts[largest_] = others;
-  for (auto sample = blocks * block_; sample < samples; ++sample) ++counts[at(sample).source];
+  for (auto sample = blocks * block_; sample < samples; ++sample) ++counts[drawn_at(sample).source];
   return counts;
 }
 

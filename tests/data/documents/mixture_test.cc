@@ -108,6 +108,23 @@ TEST_CASE("a job mixes its sources, and any range of samples is that of the whol
   CHECK(data.validation.batches == 2);  // "low", half of the samples, has 49 held-out ones
   const auto places = data.training->indices(1, {0, 40});
   CHECK(std::set<int64_t>(places.begin(), places.end()).size() == 40);
+  std::set<int64_t> held;  // none twice
+  for (int64_t step = 1; step <= 2; ++step) {
+    for (const auto place : data.validation.data->indices(step, {0, 40})) held.insert(place);
+  }
+  CHECK(held.size() == 80);
+}
+
+TEST_CASE("held-out sources are read in their order, none of their samples twice") {
+  const std::vector<double> weights = {5, 3, 2};
+  const data::Mixture ordered(weights, 7, /*in_order=*/true), drawn(weights, 7);
+  std::vector<int64_t> next(3, 0);
+  for (int64_t n = 0; n < 1000; ++n) {
+    const auto place = ordered.at(n);
+    CHECK(place.source == drawn.at(n).source);
+    CHECK(place.sample == next[place.source]++);
+  }
+  CHECK(ordered.counts(1000) == next);
 }
 
 TEST_CASE("sources that do not say where samples come from are refused") {
