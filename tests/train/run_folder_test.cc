@@ -200,6 +200,40 @@ TEST_CASE("a run that goes back keeps later checkpoints and metrics under other 
   CHECK(!fs::exists(folder.at("run/metrics.aside-1.jsonl")));
 }
 
+TEST_CASE("a run that goes on from a checkpoint aside leaves the other branch aside, with its metrics") {
+  Folder folder;
+  train_once(folder);  // steps 1 and 2
+  const auto line = [](int step, const std::string& branch) {
+    return fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, branch);
+  };
+  const auto first = line(1, "1") + line(2, "2") + line(3, "2"),
+             second = line(1, "1") + line(2, "3") + line(3, "3");
+  const auto write = [&](int64_t step) {
+    test::write_checkpoint(folder.at("run"), step, "data=2", {{"w", {4}, "S0"}}, 1);
+  };
+  write(3);
+  folder.add("run/metrics.jsonl", first);
+  const auto resume = [&](const std::string& name) {
+    CHECK(open(job_of(folder), {.resume = true,
+                                .resume_from = folder.at("run/checkpoints/" + name)}) ==
+          "nothing was thrown");
+  };
+  resume("step-1");
+  folder.add("run/metrics.jsonl", second);
+  write(2);
+  write(3);
+  Lines lines;
+  resume("step-3.aside-1");
+  CHECK(read_text(folder.at("run/metrics.jsonl")) == first);
+  CHECK(read_text(folder.at("run/metrics.aside-2.jsonl")) == second);
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.at("run/checkpoints"))) {
+    names.insert(entry.path().filename());
+  }
+  CHECK(names == std::set<std::string>{"step-1", "step-2.aside-1", "step-2.aside-2",
+                                       "step-3.aside-1", "step-3.aside-2"});
+}
+
 TEST_CASE("a folder that is removed while a run writes it is an error at the end") {
   Folder folder;
   const auto job = job_of(folder);

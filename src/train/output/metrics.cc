@@ -35,14 +35,6 @@ std::string list(const std::vector<double>& values) {
   return text + "]";
 }
 
-// Returns the step of a line; -1 for another line.
-int64_t step_of(std::string_view line) {
-  const auto value = nlohmann::json::parse(line, nullptr, false);
-  if (!value.is_object() || !value.contains("step")) return -1;
-  const auto& step = value["step"];
-  return step.is_number_integer() ? step.get<int64_t>() : -1;
-}
-
 // The lines of a file that a resumed run keeps.
 struct Kept {
   std::string text;        // lines in the order of steps
@@ -66,7 +58,7 @@ Kept kept_lines(std::string_view text, int64_t last) {
   for (size_t end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
     auto line = text.substr(begin, end - begin);
     line.remove_prefix(std::min(line.size(), line.find_first_not_of('\0')));
-    const auto step = step_of(line);
+    const auto step = step_of_line(line);
     if (step < std::max<int64_t>(0, before) || step > last) continue;  // -1: another line
     if (before < 0) {
       // A run that began with another run's checkpoint has no earlier steps.
@@ -84,6 +76,13 @@ Kept kept_lines(std::string_view text, int64_t last) {
 }
 
 }  // namespace
+
+int64_t step_of_line(std::string_view line) {
+  const auto value = nlohmann::json::parse(line, nullptr, false);
+  if (!value.is_object() || !value.contains("step")) return -1;
+  const auto& step = value["step"];
+  return step.is_number_integer() ? step.get<int64_t>() : -1;
+}
 
 std::string to_json(const StepMetrics& m) {
   auto line = fmt::format(

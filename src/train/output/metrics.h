@@ -72,6 +72,9 @@ struct Summary {
 std::string to_json(const StepMetrics& metrics);
 std::string to_json(const Summary& summary);
 
+// Returns the step of a line of metrics.jsonl; -1: it is not that of a step.
+int64_t step_of_line(std::string_view line);
+
 // metrics.jsonl of one run, opened by rank 0. Each line goes to the system at once; a line
 // that cannot be written whole (a full disk) is removed, and Error (failed) names the file
 // and the reason.

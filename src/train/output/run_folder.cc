@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
 #include "checkpoint/target.h"
+#include "train/output/metrics.h"
 #include "view/event_file.h"
 #include "view/run_format.h"
 
@@ -48,6 +49,26 @@ bool exists(const std::string& path) {
 
 std::string inside(const std::string& folder, std::string_view name) {
   return (fs::path(folder) / name).string();
+}
+
+// Returns K of a checkpoint step-N.aside-K; 0: it is another one.
+int64_t aside_number(const std::string& run, const std::string& checkpoint) {
+  for (const auto& folder : checkpoint::step_folders(run)) {
+    if (fs::path(folder.path).filename() == fs::path(checkpoint).filename()) return folder.aside;
+  }
+  return 0;
+}
+
+// Returns the last step up to which two files of metrics have the same lines; 0: there is none.
+int64_t last_common_step(std::string_view a, std::string_view b) {
+  int64_t step = 0;
+  for (size_t begin = 0, end; (end = a.find('\n', begin)) != std::string_view::npos;) {
+    const auto line = a.substr(begin, end + 1 - begin);
+    if (!b.substr(begin).starts_with(line)) break;
+    step = std::max(step, step_of_line(line));
+    begin = end + 1;
+  }
+  return step;
 }
 
 bool holds_checkpoints(const std::string& run) {
@@ -229,11 +250,20 @@ void RunFolder::begin() {
 }
 
 void RunFolder::set_later_aside() const {
-  const auto step = checkpoint::Checkpoint(checkpoint_).info().step;
+  auto step = checkpoint::Checkpoint(checkpoint_).info().step;
+  // A checkpoint that was set aside has metrics of its own, and those of the run leave them somewhere.
+  const auto number_of_resumed = aside_number(store_, checkpoint_);
+  const auto own = file(aside_name(number_of_resumed));
+  std::string metrics;
+  if (number_of_resumed > 0 && exists(own) && exists(file(kMetrics))) {
+    metrics = read_file(own, "run");
+    step = std::min(step, last_common_step(metrics, read_file(file(kMetrics), "run")));
+  }
   checkpoint::set_aside_later(store_, step, [&](int64_t number) {
     if (!exists(file(kMetrics))) return;
     write_durably(file(aside_name(number)), read_file(file(kMetrics), "run"));
   });
+  if (!metrics.empty()) write_durably(file(kMetrics), metrics);
 }
 
 void RunFolder::require_own() const {
