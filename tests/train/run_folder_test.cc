@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
