@@ -65,7 +65,7 @@ void append(std::string& text, const graph::Arg& arg) {
 // Returns whether an argument decides only which random numbers are drawn, not allocations.
 bool is_irrelevant(std::string_view name) {
   return name == "key" || name == "random_key" || name == "global" || name == "begin" ||
-         name == "batch_dim";
+         name == "batch_dim" || name == "batch_run";
 }
 
 }  // namespace

@@ -177,7 +177,7 @@
 //    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one
 //    microbatch) and `begin` (the block's first index in it, per dim); left out: the local tensor is all of it. compile/
 //    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: all
-//    microbatches draw the same numbers.
+//    microbatches draw the same numbers; and `batch_run` where they do so in each run of so many elements.
 //
 // src/capture/composites/ops.cc has the schemas (order, types, defaults) of those that run as
 // dispatcher ops.

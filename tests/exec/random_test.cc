@@ -71,6 +71,11 @@ TEST_CASE("microbatches split random numbers along any dim, or draw identical on
   REQUIRE(at::equal(second, whole.narrow(1, 4, 4)));
   REQUIRE(at::equal(draw({3, 8}, -1, {.microbatch = 1, .microbatches = 2}), whole));
   REQUIRE(at::equal(draw({}, 0, {.microbatch = 5, .microbatches = 8}), whole[0][5]));
+  // Of [3, 8] numbers in one dim, each microbatch has [3, 4].
+  auto merged = at::empty({12}, at::kDouble);
+  fill_random(merged, {}, stream,
+              {{12}, {}, {}, 0, {.microbatch = 1, .microbatches = 2}, /*batch_run=*/4});
+  REQUIRE(at::equal(merged.view({3, 4}), whole.narrow(1, 4, 4)));
 }
 
 TEST_CASE("random numbers follow their distributions") {

@@ -17,6 +17,37 @@ const char* key_name(const graph::Node& node) {
   return node.op.starts_with("perigee::attention") ? "random_key" : "key";
 }
 
+// The samples of a tensor: all of a dim, or all of each of its runs; dim -1: of none.
+struct BatchDim {
+  int64_t dim = 0, run = 0;
+  std::vector<int64_t> shape;
+};
+
+// Returns the samples' dim in the view that sharding made of the tensor, in which dims that are cut in
+// runs are two: [runs, run]. `view`: its shape; empty: there is none.
+BatchDim in_view(const BatchDim& batch, const std::vector<int64_t>& view) {
+  auto result = batch;
+  if (batch.dim < 0 || view.size() <= batch.shape.size()) return result;
+  size_t at = 0;
+  for (int64_t d = 0; d <= batch.dim && at < view.size(); ++d) {
+    const bool two = view[at] != batch.shape[static_cast<size_t>(d)];
+    if (d < batch.dim) {
+      at += two ? 2 : 1;
+      continue;
+    }
+    result.dim = static_cast<int64_t>(at);
+    if (!two || batch.run == 0 || at + 1 >= view.size()) continue;
+    const auto inner = view[at + 1];
+    if (batch.run > inner) {
+      result.run = batch.run / inner;
+    } else {
+      ++result.dim;
+      if (batch.run == inner) result.run = 0;
+    }
+  }
+  return result;
+}
+
 // Returns whether the operand is the factor of a product that weights usually are.
 bool is_weight(const graph::Node& node, graph::ValueId operand) {
   const auto is = [&](std::string_view op, std::string_view name) {
@@ -82,32 +113,34 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
       if (v.defined()) from_data[v.index] = depends;
     }
   }
-  std::map<int64_t, int64_t> dims;  // by key
+  std::map<int64_t, BatchDim> dims;  // by key
   for (size_t n = 0; n < whole.nodes.size(); ++n) {
     const auto& node = whole.nodes[n];
     if (!graph::is_random(node.op) || node.phase == graph::Phase::backward) continue;
     if (node.outputs.empty() || !node.outputs[0].defined()) continue;
     const auto& placement = sharding.values[node.outputs[0].index].at(0);
     const auto& shape = whole.type(node.outputs[0]).shape;
-    int64_t dim = 0;
+    BatchDim at{.shape = shape};
     // With one sample, its dim cannot be told from others of size 1: numbers of each microbatch are
     // told apart in dim 0.
     if (placement.is_shard() && batch > 1) {
-      dim = placement.dim;
+      at.dim = placement.dim;
+      at.run = placement.run;
     } else if (!from_data[node.outputs[0].index]) {
       const bool fits = !shape.empty() && shape[0] == batch;
       const bool of_samples = batch == 1 ? fits || joins_data(whole, n, from_data)
                                          : fits && joins_data(whole, n, from_data);
-      if (!of_samples) dim = -1;  // the same for every microbatch
+      if (!of_samples) at.dim = -1;  // the same for every microbatch
     }
-    dims[node.get<int64_t>(key_name(node), 0)] = dim;
+    dims[node.get<int64_t>(key_name(node), 0)] = std::move(at);
   }
   for (auto& node : local.nodes) {
     if (!graph::is_random(node.op)) continue;
     const auto found = dims.find(node.get<int64_t>(key_name(node), 0));
-    if (found != dims.end() && found->second != 0) {
-      node.args.emplace_back("batch_dim", found->second);
-    }
+    if (found == dims.end()) continue;
+    const auto at = in_view(found->second, node.get<std::vector<int64_t>>("global", {}));
+    if (at.dim != 0) node.args.emplace_back("batch_dim", at.dim);
+    if (at.run != 0) node.args.emplace_back("batch_run", at.run);
   }
 }
 

@@ -112,9 +112,10 @@ void RandomStream::words(uint64_t begin, std::span<uint32_t> out) const {
   while (done < out.size()) partial(std::min<size_t>(4, out.size() - done));
 }
 
-RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> global,
-                         std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw) {
-  const auto dims = static_cast<int64_t>(local.size());
+RandomBlock::RandomBlock(std::vector<int64_t> local, std::vector<int64_t> global,
+                         std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw,
+                         int64_t batch_run) {
+  auto dims = static_cast<int64_t>(local.size());
   if (global.empty()) global = local;
   if (begin.empty()) begin.assign(dims, 0);
   if (std::ssize(global) != dims || std::ssize(begin) != dims || batch_dim < -1 ||
@@ -123,6 +124,19 @@ RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t>
          "a random op's \"global\" and \"begin\" must have its {} dims and \"batch_dim\" be one of "
          "them, but got {}, {} and {}",
          dims, global.size(), begin.size(), batch_dim);
+  }
+  if (batch_run > 0 && batch_dim >= 0) {  // dims [runs, run]
+    for (auto* sizes : {&local, &global, &begin}) {
+      auto& size = sizes->at(static_cast<size_t>(batch_dim));
+      if (size % batch_run != 0) {
+        fail("exec", "a random op's dim must have whole runs of {} elements, but got {}", batch_run,
+             size);
+      }
+      size /= batch_run;
+      sizes->insert(sizes->begin() + batch_dim + 1, sizes == &begin ? 0 : batch_run);
+    }
+    ++batch_dim;
+    ++dims;
   }
   numel_ = 1;
   for (int64_t d = 0; d < dims; ++d) {

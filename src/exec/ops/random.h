@@ -44,9 +44,10 @@ class RandomBlock {
  public:
   // `global` is the shape over all ranks of one microbatch and `begin` the local tensor's first
   // index in it (both empty: the local tensor is all of it). Microbatches are consecutive along
-  // `batch_dim`; -1: all microbatches draw the same numbers.
-  RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> global,
-              std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw);
+  // `batch_dim`; -1: all microbatches draw the same numbers. `batch_run`: they are so in each run of
+  // so many elements of that dim; 0: in the whole dim.
+  RandomBlock(std::vector<int64_t> local, std::vector<int64_t> global, std::vector<int64_t> begin,
+              int64_t batch_dim, const Draw& draw, int64_t batch_run = 0);
 
   int64_t numel() const { return numel_; }
   // Calls f(first local element, first global index, count) for every run, in order.

@@ -168,6 +168,17 @@ TEST_CASE("samples are followed through merged and joined dims and positions") {
   });
 }
 
+TEST_CASE("dropout of samples within a merged dim draws the numbers of the whole batch") {
+  check_cut([](const torch::Tensor& out, const Batch& batch) {  // [positions * samples]
+    const auto merged = errors(out, batch).transpose(0, 1).reshape({-1});
+    return torch::dropout(merged, 0.5, true).mean();
+  });
+  check_cut([](const torch::Tensor& out, const Batch& batch) {  // [positions, samples, numbers]
+    const auto merged = errors(out, batch).view({-1, 2, 2}).permute({1, 0, 2}).reshape({-1});
+    return (merged * torch::rand_like(merged)).mean();
+  });
+}
+
 TEST_CASE("samples are followed through Fourier transforms, linear algebra and sorting") {
   check_cut([](const torch::Tensor& out, const Batch& batch) {
     const auto spectrum = torch::fft_rfft(out, std::nullopt, 1) *
