@@ -56,7 +56,8 @@ double hierarchical(const Cluster& cluster, CollectiveKind kind, double bytes,
   const double all = flat(kind, bytes, n, link);
   if (outer == 0) return all;
   const int64_t inside = per_block(group, cluster.links[outer - 1].ranks);
-  if (inside <= 1 || inside == n) return all;
+  if (inside == n) return hierarchical(cluster, kind, bytes, group, outer - 1);
+  if (inside <= 1) return all;
   const int64_t blocks = n / inside;
   const auto share = bytes / static_cast<double>(inside);
   // The ranks of one block; other blocks do the same at the same time.

@@ -141,6 +141,26 @@ TEST_CASE("a ring takes its latencies and the transfer time of the slowest level
   CHECK(time(CollectiveKind::all_to_all, mb, {0, 1, 2, 3}) == Approx(2e-6 + mb * 0.75 / 1e11));
 }
 
+TEST_CASE("ranks of one node use its links, whatever levels are around it") {
+  auto text = kText;
+  text.replace(text.find("count = 8"), 9, "count = 16");
+  text += R"([[link]]
+level = "spine"
+ranks = 16
+latency = 20e-6
+bandwidth = 5e9
+source = "a test"
+)";
+  const auto cluster = cost::parse_cluster(text, "c.toml");
+  const double bytes = 1e8;
+  // Four ranks of one node in each of two fabrics.
+  CHECK(cost::collective_seconds(cluster, CollectiveKind::all_gather, bytes,
+                                 {0, 1, 2, 3, 8, 9, 10, 11}) ==
+        Approx(20e-6 + bytes / 4 * 0.5 / 5e9 + 3e-6 + bytes * 0.75 / 1e11));
+  CHECK(cost::collective_seconds(cluster, CollectiveKind::all_gather, bytes, {0, 1, 2, 3}) ==
+        Approx(3e-6 + bytes * 0.75 / 1e11));
+}
+
 TEST_CASE("groups that span the same levels take the same time") {
   const auto cluster = cost::parse_cluster(kText, "c.toml");
   using Group = std::vector<int64_t>;

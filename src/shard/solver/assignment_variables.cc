@@ -136,12 +136,14 @@ bool AssignmentVariables::is_forward(ValueId v) const {
 void AssignmentVariables::add_values() {
   variable_of_value_.assign(graph_.values.size(), -1);
   backward_variable_of_value_.assign(graph_.values.size(), -1);
-  std::map<std::tuple<size_t, int, int>, std::vector<ValueId>> classes;
+  std::map<std::tuple<size_t, int, int, int>, std::vector<ValueId>> classes;
   for (size_t v = 0; v < graph_.values.size(); ++v) {
     const auto& value = graph_.values[v];
     if (value.producer < 0) continue;
     const ValueId id{static_cast<int32_t>(v)};
-    classes[{representative_[value.producer], value.result, numbers_.of(base_.values[v])}]
+    // Values that are pinned in different ways have variables of their own.
+    classes[{representative_[value.producer], value.result, numbers_.of(base_.values[v]),
+             numbers_.of(pinned_[v])}]
         .push_back(id);
   }
   readers_.resize(graph_.values.size());

@@ -350,7 +350,7 @@ class SubmeshPlanner::Impl {
     const double steps = options_.microbatches;
     switch (level) {
       case 0:
-        return exposed(2 * reduce - latency, backward) / steps;
+        return reduce > 0 ? exposed(2 * reduce - latency, backward) / steps : 0;
       case 1:
         return (exposed(reduce, backward) + moved(memory.trained)) / steps;
       case 2:

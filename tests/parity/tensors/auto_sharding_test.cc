@@ -273,6 +273,26 @@ TEST_CASE("the precision is chosen with the shardings, by the devices' speed and
   CHECK_THROWS_WITH(choose(1e10, 1e5, any), Catch::Contains("but the least that was found needs"));
 }
 
+TEST_CASE("blocks without parameters and work cost nothing to keep equal") {
+  torch::manual_seed(5);
+  const torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::ReLU(), torch::nn::Flatten(),
+                                  torch::nn::Linear(16, 4));
+  net->to(torch::kDouble);
+  const auto given = capture_model(
+      {net.ptr(), {{"x", torch::randn({8, 2, 6}, torch::kDouble)}}, [net](const Batch& batch) mutable {
+         return Result{net->forward(batch.at("x")).pow(2).mean()};
+       }});
+  auto request = request_of(given, 8);
+  request.world = 4;
+  const auto plan = methods::make_plan(
+      methods::from_json(methods::Json::parse(
+                             R"([["parallel_mode", [["tensor", 2], ["data", 2]]], "auto_sharding"])"),
+                         "a test"),
+      request);
+  CHECK(compare(train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", 8))[0],
+                train(given, plan)) == "");
+}
+
 TEST_CASE("a memory limit that nothing meets is refused with the least possible one, which fits") {
   const auto given = built_in(kDeep, kRows);
   const auto least = [&](int64_t bytes) {
