@@ -11,15 +11,18 @@ namespace {
 constexpr size_t kBefore = 8;   // tokens that decide whether a text begins with a space
 constexpr size_t kLongest = 4;  // bytes of a character, hence tokens that can make one
 
-// Returns whether the text ends within a character. A tokenizer decodes a part of one to U+FFFD, or
-// to its bytes.
-bool ends_within_character(std::string_view text) {
-  if (text.ends_with("\xef\xbf\xbd")) return true;
-  for (size_t size = 1; size < kLongest && size <= text.size(); ++size) {
-    const auto front = utf8_front(text.substr(text.size() - size));
-    if (front.bytes == size && !front.whole) return true;
+// Returns the bytes of the text before a character that is not complete. A tokenizer decodes a part of
+// one to U+FFFD, or to its bytes.
+size_t complete_size(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+  const auto all = text.size();
+  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
+  if (text.size() < all) return text.size();
+  for (size_t size = 1; size < kLongest && size <= all; ++size) {
+    const auto front = utf8_front(text.substr(all - size));
+    if (front.bytes == size && !front.whole) return all - size;
   }
-  return false;
+  return all;
 }
 
 }  // namespace
@@ -29,7 +32,7 @@ Reply::Reply(const Tokenizer& tokenizer, std::span<const int64_t> before,
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
   const auto last = before.last(std::min(kBefore, before.size()));
   tokens_.assign(last.begin(), last.end());
-  decoded_ = tokens_.size();
+  given_ = tokenizer_.decode(tokens_).size();
 }
 
 std::string Reply::add(int64_t token) {
@@ -41,15 +44,17 @@ std::string Reply::add(int64_t token) {
 std::string Reply::end() { return stopped_ ? "" : certain(true); }
 
 std::string Reply::certain(bool last) {
-  const auto known = tokenizer_.decode({tokens_.begin(), tokens_.begin() + int64_t(decoded_)});
   const auto all = tokenizer_.decode(tokens_);
-  const bool partial = ends_within_character(all) && tokens_.size() - decoded_ < kLongest;
-  if (last || !partial) {
-    if (all.size() > known.size()) held_ += all.substr(known.size());
-    // The tokens of this text are the context of the next.
-    const auto kept = std::max(tokens_.size() - decoded_, std::min(kBefore, tokens_.size()));
-    tokens_.erase(tokens_.begin(), tokens_.end() - int64_t(kept));
-    decoded_ = tokens_.size();
+  auto size = complete_size(all);
+  if (last || ++waiting_ >= kLongest) size = all.size();
+  if (size > given_) {
+    held_ += all.substr(given_, size - given_);
+    waiting_ = 0;
+    // The last tokens are the context of the next.
+    const bool whole = size == all.size();
+    tokens_.erase(tokens_.begin(), tokens_.end() - int64_t(std::min(kBefore, tokens_.size())));
+    const auto context = tokenizer_.decode(tokens_);
+    given_ = whole ? context.size() : complete_size(context);
   }
   size_t found = std::string::npos;
   for (const auto& stop : stops_) found = std::min(found, held_.find(stop));

@@ -31,9 +31,9 @@ class Reply {
 
   const Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
-  // The tokens whose text was decoded last, and those that follow them.
-  std::vector<int64_t> tokens_;
-  size_t decoded_ = 0;  // how many of them have their text in held_ or given
+  std::vector<int64_t> tokens_;  // the last ones
+  size_t given_ = 0;             // bytes of their text that are in held_ or given
+  size_t waiting_ = 0;           // tokens since text was last certain
   std::string held_;
   bool stopped_ = false;
 };

@@ -22,7 +22,9 @@ class Bytes : public Tokenizer {
   }
   std::string decode(const std::vector<int64_t>& tokens) const override {
     std::string text;
-    for (const auto token : tokens) text += static_cast<char>(token);
+    for (const auto token : tokens) {
+      if (token >= 0 && token < vocab()) text += static_cast<char>(token);
+    }
     return text;
   }
   int64_t token_id(std::string_view token) const override {

@@ -54,6 +54,26 @@ std::vector<Layer> writing_layers() {
               y.t().select(0, 2).copy_(in[0].select(1, 0));
               return {y.t()};
             }),
+      plain("elements of a literal", {x},
+            [](const Tensors& in) -> Tensors {
+              const auto slopes = torch::tensor({0.5, 0.25, 4.0}, torch::kFloat64);
+              return {in[0] * slopes[0] + in[0] * slopes[1] + in[0] * slopes.slice(0, 1)[1]};
+            }),
+      plain("a literal that is written between its uses", {x},
+            [](const Tensors& in) -> Tensors {
+              auto scale = torch::tensor({1.0, 3.0}, torch::kFloat64);
+              auto y = in[0];
+              for (int i = 0; i < 3; ++i) {
+                y = y * scale[0];
+                scale.mul_(0.5);
+              }
+              return {y * scale[1]};
+            }),
+      plain("joined tensors after an empty one", {x},
+            [](const Tensors& in) -> Tensors {
+              const auto none = torch::empty({0}, in[0].options());
+              return {torch::cat({none, in[0], in[0].sin()}, -1)};
+            }),
       plain("a literal", {x},
             [](const Tensors& in) -> Tensors {
               const auto rows = torch::tensor({{1.0, 2.0}, {3.0, 4.0}}, in[0].options());

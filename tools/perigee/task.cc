@@ -265,7 +265,7 @@ LaunchOptions launch_options(const JobOptions& options, const train::Task& task)
           .rendezvous = options.rendezvous,
           .interface = options.interface,
           .secret = given_secret(options.secret_file, kJobSecret),
-          .stop_seconds = task.job.train.checkpoint_when_stopped ? task.job.cluster.timeout
+          .stop_seconds = task.job.train.checkpoint_when_stopped ? std::nullopt
                                                                  : LaunchOptions{}.stop_seconds,
           .max_restarts = options.max_restarts,
           .timeout_seconds = task.job.cluster.timeout};

@@ -130,11 +130,14 @@ struct Llama : nn::Module {
 
   Tensor forward(const Batch& batch) {
     auto x = embed(batch.at("tokens"));
-    const auto options = x.options();
+    // Positions and angles have more digits than 16 bits.
+    const auto type = x.scalar_type();
+    const auto options = x.options().dtype(type == at::kDouble ? at::kDouble : at::kFloat);
     const auto frequency = at::pow(
         theta, at::arange(0, head_size, 2, options) * (-1.0 / double(head_size)));
     const auto angles = rotary_angles(batch, frequency);
-    const Shared shared = {at::cos(angles), at::sin(angles), documents_of(batch)};
+    const Shared shared = {at::cos(angles).to(type), at::sin(angles).to(type),
+                           documents_of(batch)};
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x, shared);
     x = norm->forward(x);
     return tied ? at::linear(x, embed->weight) : head(x);

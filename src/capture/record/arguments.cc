@@ -85,7 +85,8 @@ void wrap_dims(const Recorded& call, const std::string& name, graph::Arg& arg) {
     if (call.values[i].isTensorList()) of = call.values[i].toTensorVector().at(0);
     if (call.values[i].isTensor()) of = call.values.tensor(i);
   }
-  const bool of_result = call.op.name == "aten::stack" ||
+  // A list that is joined may have tensors [0], of another rank than the others.
+  const bool of_result = call.op.name == "aten::stack" || call.op.name == "aten::cat" ||
                          !graph::size_argument(call.op.name).empty() || !of.defined();
   const int64_t rank = of_result ? call.results[0].dim() : of.dim();
   const auto wrap = [&](int64_t& dim) { dim = dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; };

@@ -29,6 +29,11 @@ c10::weak_intrusive_ptr<Node> weak(const c10::intrusive_ptr<Node>& node) {
   return c10::weak_intrusive_ptr<Node>(node);
 }
 
+// Returns a number that changes where the tensor's memory is written.
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
 bool overlap(const Geometry& a, const Geometry& b) {
   return a.offset < b.offset + b.span() && b.offset < a.offset + a.span();
 }
@@ -92,10 +97,14 @@ void Twins::bind(const at::Tensor& original, const at::Tensor& twin) { add({orig
 const Twins::Base* Twins::base_of(const at::Tensor& tensor) const {
   const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
   if (begin == end) return nullptr;
-  if (std::next(begin) == end) return &bases_[begin->second];
+  const auto& first = bases_[begin->second];
+  if (std::next(begin) == end && !first.is_constant()) return &first;
   const auto geometry = Geometry::of(tensor);
   for (auto it = begin; it != end; ++it) {
-    if (overlap(geometry, Geometry::of(bases_[it->second].original))) return &bases_[it->second];
+    const auto& base = bases_[it->second];
+    // Memory that was written since the constant was made has other numbers now.
+    if (base.is_constant() && version_of(base.original) != base.version) continue;
+    if (overlap(geometry, Geometry::of(base.original))) return &base;
   }
   return nullptr;
 }
@@ -124,6 +133,7 @@ at::Tensor Twins::get(Session& session, const at::Tensor& original) {
   Base base{original, session.wrap(value, meta_tensor(original.sizes(), original.scalar_type())),
             ""};
   base.input = value;
+  base.version = version_of(original);
   add(base);
   return base.twin;
 }

@@ -51,10 +51,16 @@ class Twins {
     std::string name;  // "" for constants
     graph::Input::Kind kind = graph::Input::Kind::constant;
     graph::ValueId input;
+    uint32_t version = 0;  // of a constant's memory when it was made
     c10::Storage storage;  // held, so that its address is not used again
     // Of a trainable parameter, which has its twin's gradient accumulator until this is called, so
     // that a model can call autograd::grad for its own parameter.
     std::function<void()> restore_accumulator = {};
+
+    // Returns whether it is part of a tensor that the model has not registered.
+    bool is_constant() const {
+      return name.empty() && kind == graph::Input::Kind::constant && input.defined();
+    }
   };
   const std::vector<Base>& bases() const { return bases_; }
 

@@ -89,6 +89,7 @@ const jinja::Template& ChatTemplate::chosen(const ordered_json& conversation) co
 
 jinja::Rendered ChatTemplate::render(const ordered_json& conversation, bool prompt) const {
   auto variables = special_tokens_;
+  for (const auto* name : {"tools", "documents"}) variables[name] = nullptr;
   for (const auto& [key, value] : conversation.items()) variables[key] = value;
   variables["add_generation_prompt"] = prompt;
   return chosen(conversation).render({.variables = std::move(variables), .now = now_});

@@ -47,8 +47,12 @@ class SentencePiece : public Tokenizer {
     return {ids.begin(), ids.end()};
   }
   std::string decode(const std::vector<int64_t>& tokens) const override {
+    std::vector<int> known;  // a model may have more ids
+    for (const auto token : tokens) {
+      if (token >= 0 && token < vocab()) known.push_back(static_cast<int>(token));
+    }
     std::string text;
-    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
+    const auto status = processor_.Decode(known, &text);
     if (!status.ok()) fail_run("data", "tokens must be decoded, but: {}", status.ToString());
     return text;
   }

@@ -22,6 +22,7 @@
 #include "train/commands/gradient_check.h"
 #include "train/generate/training_samples.h"
 #include "train/measure/recorded_profile.h"
+#include "train/output/best_step.h"
 #include "train/output/checkpoints.h"
 #include "train/output/metrics.h"
 #include "train/output/progress.h"
@@ -32,6 +33,7 @@
 #include "train/plan/task_plan.h"
 #include "train/ranks/share.h"
 #include "train/ranks/wait_for_work.h"
+#include "train/run/exit_status.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
 #include "train/step/step_data.h"
@@ -59,7 +61,10 @@ void require_gradients(const Task& task, const std::string& plan_text) {
 // checkpoint of the job's; without one it begins as the first start did, in place of the
 // files there.
 RunOptions run_options(const Task& task, const job::Job& job) {
-  if (!task.resume || !task.overwrite) return {task.resume, task.resume_from, task.overwrite};
+  const bool again = task.restarted && has_begun(job.train.output, task.invocation);
+  if (!again && (!task.resume || !task.overwrite)) {
+    return {task.resume, task.resume_from, task.overwrite};
+  }
   const auto& output = job.train.output;
   const auto steps = checkpoint::step_folders(checkpoint_run(job));
   if (std::ranges::any_of(steps, &checkpoint::StepFolder::complete)) return {.resume = true};
@@ -203,7 +208,7 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
                                      const RankSession& session, int64_t first_step) {
   const auto& train = session.job.train;
   const auto& blueprint = session.blueprint;
-  folder.begin();
+  folder.begin(task.invocation);
   if (task.open_log) task.open_log(folder.file("log.txt"));
   folder.write_job(given);
   folder.write_plan(plan::print(blueprint.plan));
@@ -247,6 +252,22 @@ CheckpointOptions checkpoint_options(const job::Job& job, const plan::Plan& plan
   return options;
 }
 
+// Returns whether nothing is left to train, and logs it.
+bool is_done(const job::Job& job, const std::string& checkpoint, bool root) {
+  const auto info = checkpoint::Checkpoint(checkpoint).info();
+  const bool all = info.step >= job.train.steps;
+  if (!all && !BestStep(job, info.state).ends_training()) return false;
+  if (root && all) {
+    log::info("{}: all {} steps are done, in {} (raise train.steps to continue)", job.name,
+              job.train.steps, checkpoint);
+  } else if (root) {
+    log::info("{}: training ended early after step {}, in {} (raise train.early_stop_patience to "
+              "continue)",
+              job.name, info.step, checkpoint);
+  }
+  return true;
+}
+
 // Has the data go on after the samples that the run has seen.
 void continue_data(data::Data& data, const job::Job& job, int64_t more_samples, bool root) {
   if (more_samples == 0) return;
@@ -286,13 +307,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   const bool writes_together = job.train.checkpoint_target.empty() && !job.train.forward_only;
   if (writes_together) require_shared_folder(job, communicator);
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
-  if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
-    if (root) {
-      log::info("{}: all {} steps are done, in {} (raise train.steps to continue)", job.name,
-                job.train.steps, checkpoint);
-    }
-    return;
-  }
+  if (!checkpoint.empty() && is_done(job, checkpoint, root)) return;
 
   // The plan, on every rank.
   log::Phases phases(root && job.train.progress);
@@ -389,6 +404,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   LoopHooks hooks;
   hooks.stop = stop;
   hooks.tokens_of_sample = tokens_of_sample(shared.training);
+  hooks.more_samples = more_samples;
   if (shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given) {
     hooks.before = [&](int64_t step) {
       const auto scale = root ? strategy.ask("loss_scale", step) : 0;
@@ -458,7 +474,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     // A signal to one host stops the ranks of all, and each host's command says so. The first rank
     // that ends has the others of its host ended: all wait for rank 0's summary.
     barrier(communicator);
-    throw Error(Status::failed, "train",
+    throw Error(kStopped, "train",
                 fmt::format("stopped by a signal after step {}", result.last_step));
   }
 }

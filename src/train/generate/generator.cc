@@ -207,7 +207,8 @@ at::Tensor Generator::Impl::whole_text(int64_t slot) {
   const auto& text = texts[static_cast<size_t>(slot)];
   // Logits of a place ignore later tokens.
   std::copy(text.begin(), text.end(), extending.inputs.at("tokens").data_ptr<int64_t>());
-  return run(extending).select(0, 0).select(0, std::ssize(text) - 1).cpu();
+  // The next run writes its logits to the same memory.
+  return run(extending).select(0, 0).select(0, std::ssize(text) - 1).cpu().clone();
 }
 
 at::Tensor Generator::Impl::fill(int64_t slot, std::span<const int64_t> text) {

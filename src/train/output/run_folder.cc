@@ -38,6 +38,7 @@ constexpr const char* kReport = "plan.html";
 constexpr const char* kFiles[] = {kJob,    kPlan,     kData,    kMemory,        kTrace,
                                   kReport, "log.txt", kMetrics, "samples.jsonl"};
 constexpr const char* kLock = ".lock";
+constexpr const char* kInvocation = ".invocation";
 
 // The metrics of a run that went on from an earlier step, as they were.
 std::string aside_name(int64_t number) { return fmt::format("metrics.aside-{}.jsonl", number); }
@@ -234,7 +235,12 @@ void RunFolder::require_free(const RunOptions& options) const {
   }
 }
 
-void RunFolder::begin() {
+bool has_begun(const std::string& folder, const std::string& invocation) {
+  const auto path = inside(folder, kInvocation);
+  return !invocation.empty() && exists(path) && read_file(path, "run") == invocation;
+}
+
+void RunFolder::begin(const std::string& invocation) {
   if (resumes_) {
     set_later_aside();
   } else {
@@ -246,6 +252,7 @@ void RunFolder::begin() {
         target->remove(checkpoint::inside(store_, name));
     }
   }
+  if (!invocation.empty()) write_durably(file(kInvocation), invocation);
   began_ = true;
 }
 

@@ -20,6 +20,10 @@ struct RunOptions {
 // given, else train.output.
 const std::string& checkpoint_run(const job::Job& job);
 
+// Returns whether the command of that random id has begun the run in the folder. Until then its
+// restarts have its own options: a run that it is to overwrite is still there.
+bool has_begun(const std::string& folder, const std::string& invocation);
+
 // A run's folder, opened by rank 0 for as long as the run writes to it. While it is open, no other
 // process can open it.
 class RunFolder {
@@ -53,8 +57,8 @@ class RunFolder {
   // Removes the files of an earlier run, also those in train.checkpoint_target, and no others,
   // unless that run is resumed. Where it is resumed from a step before its last checkpoint, later
   // checkpoints are set aside (checkpoint::set_aside_later), with a copy of the metrics. Called
-  // once, after all checks.
-  void begin();
+  // once, after all checks. `invocation`: of has_begun; "": none.
+  void begin(const std::string& invocation = "");
   // Returns whether the run goes on in its own folder, which holds its metrics.
   bool resumes() const { return resumes_ && holds_metrics_; }
 

@@ -38,9 +38,11 @@ std::string name_samples(Range samples, const std::vector<int64_t>& indices, siz
   return text;
 }
 
-BadSteps::BadSteps(const job::Job& job, bool scales_loss, const std::string& state)
+BadSteps::BadSteps(const job::Job& job, bool scales_loss, const std::string& state,
+                   int64_t more_samples)
     : job_(job),
       scales_loss_(scales_loss),
+      more_samples_(more_samples),
       left_out_(job::parse_steps(job.train.skip_steps)),
       spikes_(job.train) {
   const auto json = nlohmann::json::parse(state, nullptr, false);
@@ -99,7 +101,7 @@ void BadSteps::decide(int64_t step, const StepResult& result, DataSource& data, 
     return;
   }
   const auto samples = job_.batch.global;
-  const auto named = name_samples({(step - 1) * samples, samples},
+  const auto named = name_samples({(step - 1) * samples + more_samples_, samples},
                                   data.indices(step, {0, samples}));
   const auto what = fmt::format("step {} is {}: {} ({})", step,
                                 judgement_.spike ? "a spike" : "bad", judgement_.reason, named);

@@ -43,8 +43,10 @@ class BadSteps {
   using Run = std::function<StepResult(const StepLimits&)>;
 
   // `scales_loss`: the plan skips steps by itself that are not finite (a loss scale), which are
-  // then not bad. `state`: of a checkpoint, or "{}".
-  BadSteps(const job::Job& job, bool scales_loss, const std::string& state);
+  // then not bad. `state`: of a checkpoint, or "{}". `more_samples`: that the run has seen beside
+  // those of its steps' present batches.
+  BadSteps(const job::Job& job, bool scales_loss, const std::string& state,
+           int64_t more_samples = 0);
 
   // Runs a step, and with train.rerun a bad one a second time after `forget` has made the trainer
   // forget the first run. Returns the result that counts.
@@ -64,6 +66,7 @@ class BadSteps {
 
   const job::Job& job_;
   const bool scales_loss_;
+  const int64_t more_samples_;
   std::vector<job::StepRange> left_out_;  // train.skip_steps
   Spikes spikes_;
   BadStepCounts counts_;

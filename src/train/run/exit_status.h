@@ -1,4 +1,5 @@
-// Exit statuses of train.rerun, with Megatron-Core's numbers (runtime/runs.md compares them).
+// Exit statuses of ranks. Those of train.rerun have Megatron-Core's numbers (runtime/runs.md compares
+// them).
 #pragma once
 
 #include "base/error.h"
@@ -10,5 +11,9 @@ inline constexpr Status kTransientFault{16};
 
 // A bad step was bad both times: its data, the model, or a device that always fails.
 inline constexpr Status kPersistentFault{17};
+
+// A rank stopped on request, after its checkpoint where the job asks for one. The command ends with
+// status 1.
+inline constexpr Status kStopped{18};
 
 }  // namespace perigee::train

@@ -139,7 +139,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   }
   StateExchange exchange(communicator);
   Heartbeat heartbeat;
-  BadSteps bad_steps(job, plan.precision.guards(), state);
+  BadSteps bad_steps(job, plan.precision.guards(), state, hooks.more_samples);
   BestStep best(job, state);
   Times ranks(plan, trainer.on_gpu());
   const StepRunner runner{trainer, exchange, heartbeat, hooks, data};

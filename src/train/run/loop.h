@@ -18,6 +18,7 @@ namespace perigee::train {
 
 struct LoopHooks {
   int64_t tokens_of_sample = 0;  // 0: samples have no tokens
+  int64_t more_samples = 0;      // CheckpointOptions::more_samples
   // Every rank, before each step.
   std::function<void(int64_t step)> before = [](int64_t) {};
   // Called on every rank after each step; if it returns true on any, all ranks stop there.

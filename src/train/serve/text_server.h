@@ -1,6 +1,8 @@
 // An HTTP server for an API, in the plugin perigee_serve (cpp-httplib). Torch-free.
 #pragma once
 
+#include <arpa/inet.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -30,9 +32,12 @@ class TextServer {
   virtual void stop() = 0;
 };
 
-// Returns whether connections to an address or name come from this host alone.
-inline bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+// Returns whether connections to an address or name come from this host alone. A name such as
+// 127.example.org may be that of another host.
+inline bool is_loopback(const std::string& host) {
+  in_addr address{};
+  return host == "localhost" || host == "::1" ||
+         (::inet_pton(AF_INET, host.c_str(), &address) == 1 && host.starts_with("127."));
 }
 
 // Returns a server that listens: connections wait for run(). Throws Error where the port is in use, the

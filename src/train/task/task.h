@@ -39,6 +39,10 @@ struct Task {
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;   // with `resume`: begin anew where no checkpoint is complete
+  // Whether the command has started its ranks before, and a random id of it (train::has_begun); "":
+  // the restart resumes what it finds.
+  bool restarted = false;
+  std::string invocation;
   // Called on rank 0 with the path of log.txt once the run's folder is open. May be empty.
   std::function<void(const std::string& path)> open_log;
 };

@@ -133,6 +133,10 @@ class Host {
         if (i == own_) continue;
         if (auto link = connect(i, kProbe)) return link;
       }
+      // Others agree on an end without this host.
+      if (one_.outcome.kind == Outcome::Kind::final) {
+        throw KeeperLost("no host of the rendezvous answers");
+      }
       if (first && one_.trained) log::warn("[launch] the host of the rendezvous does not answer");
       if (own_ && Clock::now() >= begin + static_cast<int>(*own_) * kPrecedence) {
         if (one_.trained) log::warn("[launch] this host takes over the rendezvous");
@@ -242,8 +246,8 @@ class Host {
     if (end.signal) {
       return {Kind::final, 1, fmt::format("ended by a signal ({})", ::strsignal(end.signal))};
     }
-    if (end.ordered)
-      return {end.lost_peers ? Kind::failed : Kind::saved, end.status, end.cause, true};
+    if (end.stopped) return {Kind::saved, end.status, end.cause, true};
+    if (end.ordered && end.lost_peers) return {Kind::failed, end.status, end.cause, true};
     const bool mend = may_mend(end.status);
     return {mend ? Kind::failed : Kind::final, end.status, end.cause, end.lost_peers};
   }

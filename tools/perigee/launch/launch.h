@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "job/host_agreement.h"
@@ -21,7 +22,7 @@ struct LaunchOptions {
   std::string rendezvous;
   std::string interface;      // for transfers between hosts; "": by the route to the rendezvous
   std::string secret;         // of the job; "": on one host, a random one
-  double stop_seconds = 1.5;  // how long ranks may go on after the user's signal
+  std::optional<double> stop_seconds = 1.5;  // RoundOptions::stop_seconds
   std::string lost_work;      // for the message after such a signal: the work that is lost
   // Called in this process before the ranks are started of a job that has trained before.
   std::function<void()> go_on = [] {};

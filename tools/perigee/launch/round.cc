@@ -23,6 +23,7 @@
 #include "base/network/descriptor.h"
 #include "base/network/socket.h"
 #include "limits.h"
+#include "restarts.h"
 
 namespace perigee::command {
 namespace {
@@ -110,8 +111,7 @@ class Ranks {
 class Watch {
  public:
   Watch(const RoundOptions& options, Ranks& ranks, Signals& signals, int reports)
-      : stop_time_(std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(options.stop_seconds))),
+      : stop_seconds_(options.stop_seconds),
         orders_(options.orders),
         ranks_(ranks),
         signals_(signals),
@@ -141,13 +141,19 @@ class Watch {
     deadline_ = std::min(deadline_, Clock::now() + grace);
   }
 
+  void allow_stop() {
+    if (!stop_seconds_) return;
+    allow_grace(std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(*stop_seconds_)));
+  }
+
   void take_signals() {
     while (const auto signal = signals_.take()) {
       if (*signal == SIGCHLD) continue;
       ranks_.signal(interrupted_ ? SIGKILL : SIGTERM);
       killed_ = killed_ || interrupted_;
       interrupted_ = *signal;
-      allow_grace(stop_time_);
+      allow_stop();
     }
     ranks_.reap([&](const Rank& rank, int status) {
       read_reports();
@@ -166,7 +172,7 @@ class Watch {
     ordered_ = true;
     if (order == static_cast<char>(Order::over)) return kill();
     ranks_.signal(SIGTERM);
-    allow_grace(stop_time_);
+    allow_stop();
   }
 
   // Reads the reports that have arrived.
@@ -207,6 +213,14 @@ class Watch {
   }
 
   RoundEnd conclude() const {
+    auto end = cause_of_end();
+    if (end.status != kStopped) return end;
+    end.status = 1;
+    end.stopped = true;
+    return end;
+  }
+
+  RoundEnd cause_of_end() const {
     RoundEnd end{.status = result_,
                  .cause = cause_,
                  .shown = true,
@@ -235,7 +249,7 @@ class Watch {
     return end;
   }
 
-  const Clock::duration stop_time_;
+  const std::optional<double> stop_seconds_;
   int orders_;
   Ranks& ranks_;
   Signals& signals_;

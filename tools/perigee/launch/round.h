@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,7 +21,8 @@ struct RoundOptions {
   int64_t node = 0;           // this host among the job's
   int64_t restarts = 0;       // of the job, after failures
   Descriptor listener;        // the socket of rank 0's store, where that is a rank of this host
-  double stop_seconds = 1.5;  // how long ranks may go on after the user's signal
+  // How long ranks may go on after the user's signal or an order to save; nothing: until they end.
+  std::optional<double> stop_seconds = 1.5;
   int orders = -1;            // a descriptor from which Orders are read
 };
 
@@ -37,7 +39,8 @@ struct RoundEnd {
   bool shown = false;       // standard error has the cause
   bool lost_peers = false;  // no rank of this host failed by itself
   int signal = 0;           // the user's, to the launcher
-  bool ordered = false;     // the ranks were stopped by an order
+  bool ordered = false;     // another host has given the ranks an order
+  bool stopped = false;     // the ranks stopped on request, and have saved what they are to save
 };
 
 // Runs `body` in one forked process for each rank of this host and waits for their end. `body`

@@ -13,6 +13,7 @@
 #include "base/fail.h"
 #include "base/log_format.h"
 #include "job/rank_process.h"
+#include "train/run/exit_status.h"
 
 namespace perigee::command {
 namespace {
@@ -25,9 +26,17 @@ void ask_to_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-void prepare_rank(const Place& place, const RankOptions& ranks) {
+// Of ranks that this command has started, which kills them at the user's second signal itself. A
+// service manager sends one request to all processes, and the launcher passes on its own.
+void ask_again(int) { stop_asked = 1; }
+
+void prepare_rank(const Place& place, const RankOptions& ranks, bool launched) {
   job::load_kernels_at_start(place);
   if (ranks.stops_between_steps) stop_on_signals();
+  if (ranks.stops_between_steps && launched) {
+    std::signal(SIGTERM, ask_again);
+    std::signal(SIGINT, ask_again);
+  }
   log::set_sink(log::standard_sink(log_prefix(place)));
   report_crashes(fmt::format("rank {}", place.rank));
 }
@@ -35,7 +44,7 @@ void prepare_rank(const Place& place, const RankOptions& ranks) {
 // Runs the one rank of this process, which another launcher has started.
 int run_alone(const Place& place, const std::function<void(const Place&)>& body,
               const RankOptions& ranks) {
-  prepare_rank(place, ranks);
+  prepare_rank(place, ranks, /*launched=*/false);
   try {
     body(place);
     return 0;
@@ -45,7 +54,8 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body,
     const auto* known = dynamic_cast<const Error*>(&error);
     std::fflush(nullptr);
     // Not by way of the end of main: the failed rank's transfers may still run.
-    ::_exit(static_cast<int>(known ? known->status() : Status::failed));
+    const bool fails = !known || known->status() == train::kStopped;
+    ::_exit(static_cast<int>(fails ? Status::failed : known->status()));
   }
 }
 
@@ -91,7 +101,7 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   launched.go_on = ranks.go_on;
   if (hosts_change(launched)) launched.agreement = torch_host().agreement(task, launched.secret);
   return launch(launched, [&](const Place& place) {
-    prepare_rank(place, ranks);
+    prepare_rank(place, ranks, /*launched=*/true);
     body(place);
     std::fflush(stdout);
     return 0;
