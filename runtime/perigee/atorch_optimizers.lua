@@ -64,8 +64,8 @@ local schedules = {
   get_constant_schedule_with_warmup = { "constant", transformers, { warmup = 0 } },
   get_linear_schedule_with_warmup = { "linear", transformers, { warmup = 0, min_lr = 0 } },
   get_cosine_schedule_with_warmup = { "cosine", transformers, { warmup = 0, min_lr = 0 } },
-  get_inverse_sqrt_schedule = { "inverse_sqrt", transformers, { warmup = 0 } },
-  get_wsd_schedule = { "wsd", transformers, { warmup = 0, min_lr = 0 } },
+  get_inverse_sqrt_schedule = { "inverse_sqrt", transformers, { warmup = 0, min_lr = 0 } },
+  get_wsd_schedule = { "wsd", transformers, { warmup = 0, min_lr = 0, shape = "cosine" } },
 }
 M.kinds = { "constant", "linear", "cosine", "inverse_sqrt", "wsd" }
 

@@ -121,6 +121,14 @@ std::string named_and_replaced(const plan::Plan& plan, const graph::Graph& graph
       if (!ops.contains(op)) return op;
     }
   }
+  std::set<std::string_view> before;
+  for (const auto& node : graph.nodes) before.insert(node.op);
+  const auto& precision = plan.precision;
+  for (const auto* list : {&precision.allow, &precision.deny, &precision.promote}) {
+    for (const auto& op : *list) {
+      if (before.contains(op) && !ops.contains(op)) return op;
+    }
+  }
   const auto names = graph::value_names(graph);
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const bool gone = graph.values[v].producer >= 0 && rewritten.values[v].producer < 0;
@@ -282,7 +290,13 @@ int64_t microbatches_of(const plan::Plan& plan, int64_t global, int64_t micro) {
 
 int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
   const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
-  return std::max<int64_t>(1, global / block) * block;
+  if (global < block) {
+    fail("batch",
+         "a step must have at least one sample of each microbatch on each data rank, {} in all, but "
+         "batch.global is {}",
+         block, global);
+  }
+  return global / block * block;
 }
 
 int64_t graph_batch(const plan::Plan& plan, const PlanRequest& request) {

@@ -239,6 +239,10 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
         fail("plan", "a unit is cut over axes of the mesh, but {} over \"{}\"{}", unit.name, axis,
              did_you_mean(axis, axes));
       }
+      if (plan.pipeline.cuts() && axis == plan.pipeline.axis) {
+        fail("plan", "a unit is cut over ranks of one stage, but {} over {}, which has the stages",
+             unit.name, axis);
+      }
     }
     for (const auto& name : unit.parameters) {
       if (std::find(known.begin(), known.end(), name) == known.end()) {

@@ -274,7 +274,7 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
   // Sets as many microbatches as stages where no number is given and the batch divides.
   static void default_microbatches(plan::Plan& plan, const PlanRequest& request, int64_t stages) {
     const auto data = plan::batch_ranks(plan);
-    if (request.round || request.global_batch % (stages * data) == 0) plan.microbatches = stages;
+    if (request.global_batch % (stages * data) == 0) plan.microbatches = stages;
   }
 };
 
