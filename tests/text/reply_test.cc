@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "base/text/utf8.h"
+
 using namespace perigee;
 
 namespace {
@@ -45,6 +47,35 @@ TEST_CASE("a character of several tokens is given when it is complete") {
   const auto got = pieces(*bytes, "a\xc3\xa9z\xf0\x9f\x98\x80!");
   CHECK(got == std::vector<std::string>{"a", "", "\xc3\xa9", "z", "", "", "", "\xf0\x9f\x98\x80",
                                         "!", ""});
+}
+
+TEST_CASE("tokens that begin one character and end another never break one") {
+  // As a byte-level vocabulary: what is of no character becomes U+FFFD.
+  class Straddling : public text::Tokenizer {
+   public:
+    int64_t vocab() const override { return 3; }
+    std::vector<int64_t> encode(std::string_view) const override { return {}; }
+    std::string decode(const std::vector<int64_t>& tokens) const override {
+      const std::string pieces[] = {"\xc3", "\xa9\xc3", "\xa9"};
+      Utf8Stream stream;
+      std::string text;
+      for (const auto token : tokens) text += stream.add(pieces[token]);
+      return text + stream.end();
+    }
+  };
+  const Straddling tokenizer;
+  text::Reply reply(tokenizer, {});
+  std::string given = reply.add(0);
+  CHECK(given.empty());
+  for (int i = 1; i <= 30; ++i) {
+    const auto piece = reply.add(1);
+    CHECK(piece == "\xc3\xa9");
+    given += piece;
+  }
+  given += reply.add(2) + reply.end();
+  std::string expected;
+  for (int i = 0; i < 31; ++i) expected += "\xc3\xa9";
+  CHECK(given == expected);
 }
 
 TEST_CASE("bytes that are of no character delay the text by a few tokens only") {

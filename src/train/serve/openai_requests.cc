@@ -153,6 +153,23 @@ std::vector<std::vector<int64_t>> read_prompts(const TextService& service, const
 }
 
 // Returns messages whose contents are texts, as chat templates take them.
+// The API has the arguments of calls as JSON in a text, and templates read them as objects.
+void read_calls(Json& calls) {
+  for (auto& call : calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    auto& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const auto text = function["arguments"].get<std::string>();
+    try {
+      check_json_depth(text, "serve", "the arguments of a call");
+    } catch (const Error& error) {
+      refuse("messages", error.what());
+    }
+    auto arguments = Json::parse(text, nullptr, false);
+    if (arguments.is_object()) function["arguments"] = std::move(arguments);
+  }
+}
+
 Json read_messages(Json messages) {
   if (!messages.is_array() || messages.empty()) {
     refuse("messages", "messages must be a list of at least one message");
@@ -163,8 +180,10 @@ Json read_messages(Json messages) {
     }
     if (!message.contains("content")) message["content"] = nullptr;
     auto& content = message["content"];
-    if (content.is_null()) content = "";
-    if (content.is_string()) continue;
+    const bool calls = message.contains("tool_calls") && message["tool_calls"].is_array();
+    if (calls) read_calls(message["tool_calls"]);
+    if (content.is_null() && !calls) content = "";
+    if (content.is_string() || content.is_null()) continue;
     std::string text;
     for (const auto& part : content.is_array() ? content : Json::array({nullptr})) {
       if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") ||

@@ -86,6 +86,22 @@ TEST_CASE("sample completes several prompts side by side, as one after the other
   CHECK_THAT(refused.err, Contains("top_p must be above 0 and at most 1, but got 0"));
 }
 
+TEST_CASE("a model without a cache completes several prompts as one after the other") {
+  const TrainingJob job("kind = \"moe\"\nlayers = 1\nwidth = 32\nheads = 2\n");
+  job.good("train", "--set train.steps=2 --set train.checkpoint_every=2 --set optimizer.lr=0.05");
+  const auto greedy = [&](const std::vector<std::string>& prompts) {
+    std::vector<std::string> words = {"sample", job.output(), "--tokens", "12", "--temperature", "0"};
+    for (const auto& prompt : prompts) words.insert(words.end(), {"--prompt", prompt});
+    const auto ran = run(words, job.how());
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return ran.out;
+  };
+  const auto first = greedy({"The old man"}), second = greedy({"x"});
+  CHECK(first.substr(first.size() - 8) != second.substr(second.size() - 8));
+  CHECK(greedy({"The old man", "x"}) == "--- 1\n" + first + "--- 2\n" + second);
+}
+
 TEST_CASE("chat on two ranks answers as on one") {
   const ChatJob job;
   const std::string float64 = "--tokens 5 --set model.dtype=float64";
