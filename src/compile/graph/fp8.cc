@@ -140,7 +140,7 @@ class Fp8Rounding {
     const auto& made = graph_.type(node.outputs[0]);
     if (made.dtype == DType::float64 || made.numel() == 0) return false;
     // LibTorch's products with scales of rows that all such devices have.
-    if (has_rows() && (!graph::is_half(made.dtype) || format_of(b) != "e4m3")) return false;
+    if (has_rows() && (made.dtype != DType::bfloat16 || format_of(b) != "e4m3")) return false;
     const auto [first, second] = factors(node.op);
     const auto fits = [&](const char* factor) {
       const auto columns = graph_.type(node.get<ValueId>(factor, {})).shape[1];

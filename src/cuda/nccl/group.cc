@@ -77,12 +77,21 @@ Lane& NcclGroup::lane(Pair pair) {
       .first->second;
 }
 
-// Connecting waits for the other rank. All ranks connect in one order of all pairs, so that the
-// first pair that is not connected always has both ranks.
+// Connecting waits for the other rank: making a lane does, and so does NCCL's first message on it.
+// All ranks connect in one order of all pairs, so that the first pair that is not connected always
+// has both ranks.
 void NcclGroup::connect_pairs(const std::vector<Pair>& pairs) {
   auto sorted = pairs;
   std::sort(sorted.begin(), sorted.end());
-  for (const auto& pair : sorted) lane(pair);
+  const auto byte = device_->allocate(1, /*communicates=*/false);
+  for (const auto& pair : sorted) {
+    if (messages_.contains(pair)) continue;
+    auto& on = lane(pair);
+    submit_byte(on, byte.get(), /*sends=*/index() == pair.from);
+    Event done(device_->index());
+    done.record(on.stream());
+    done.wait();
+  }
 }
 
 std::shared_ptr<void> NcclGroup::register_memory(exec::CollectiveMemory memory) {

@@ -180,6 +180,16 @@ void submit_message(Lane& lane, const exec::Transfer& t, int peer) {
   });
 }
 
+void submit_byte(Lane& lane, void* byte, bool sends) {
+  lane.submit([&] {
+    if (sends) {
+      PERIGEE_NCCL(ncclSend, byte, 1, ncclUint8, 1);
+    } else {
+      PERIGEE_NCCL(ncclRecv, byte, 1, ncclUint8, 0);
+    }
+  });
+}
+
 #undef PERIGEE_NCCL
 
 }  // namespace perigee::cuda

@@ -14,4 +14,7 @@ void submit_collective(Lane& lane, const exec::Transfer& transfer, int64_t index
 // Submits a send or receive to the lane's stream. `peer`: the other rank's position in the lane.
 void submit_message(Lane& lane, const exec::Transfer& transfer, int peer);
 
+// Submits a message of one byte of the GPU's memory from the lane's first rank to its second.
+void submit_byte(Lane& lane, void* byte, bool sends);
+
 }  // namespace perigee::cuda

@@ -21,7 +21,10 @@ AttentionPath attention_path(const AttentionCase& c) {
   }
   // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not
   // the start.
-  if (half && c.query_width <= 256 && (!c.causal || c.queries == c.keys)) {
+  // Its gradients of these widths need the shared memory of an A100 or H100.
+  const bool wide = c.query_width > 192 && c.query_width <= 224;
+  const bool serves = !wide || c.capability == 80 || c.capability == kHopper;
+  if (half && serves && c.query_width <= 256 && (!c.causal || c.queries == c.keys)) {
     return AttentionPath::flash;
   }
   if (c.deterministic) return AttentionPath::math;

@@ -189,7 +189,7 @@ class Fp8Method : public MethodWith<Fp8Config> {
                                "multiples of {}{}",
                                graph::kEightBitMultiple,
                                fp8.recipe == Recipe::rowwise
-                                   ? ", the result is 16 bits wide and the second factor E4M3"
+                                   ? ", the result is bfloat16 and the second factor E4M3"
                                    : "")
                  : "")});
     plan.fp8 = std::move(fp8);

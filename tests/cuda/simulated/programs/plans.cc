@@ -147,6 +147,8 @@ const std::vector<Row>& rows() {
       {"1f1b", kStages, R"(["pipeline_parallel", {"schedule": "1f1b"}])", kGpt, 4},
       {"1f1b of four", R"(["pipe", 4])",
        R"(["pipeline_parallel", {"schedule": "1f1b"}], ["overlap", {"receives": true}])", kDeep, 4},
+      {"receives of one microbatch", kStages,
+       R"(["pipeline_parallel", {"schedule": "1f1b"}], ["overlap", {"receives": true}])", kGpt, 1},
       {"zero bubble", kStages, R"(["pipeline_parallel", {"schedule": "zb1p"}])", kGpt, 4},
       {"interleaved", kStages, R"(["pipeline_parallel", {"schedule": "interleaved", "chunks": 2}])",
        kDeep, 4},
