@@ -235,6 +235,24 @@ TEST_CASE("a run that goes on from a checkpoint aside leaves the other branch as
                                        "step-3.aside-1", "step-3.aside-2"});
 }
 
+TEST_CASE("a folder knows the command that began its run") {
+  Folder folder;
+  const auto job = job_of(folder);
+  CHECK(!has_begun(folder.at("run"), "a"));
+  {
+    RunFolder run(job, {});
+    CHECK(!has_begun(folder.at("run"), "a"));
+    run.begin("a");
+    CHECK(has_begun(folder.at("run"), "a"));
+    CHECK(!has_begun(folder.at("run"), "b"));
+  }
+  folder.add("run/metrics.jsonl", "{\"step\":1}\n");
+  RunFolder run(job, {.overwrite = true});
+  CHECK(!has_begun(folder.at("run"), "b"));
+  run.begin();
+  CHECK(!has_begun(folder.at("run"), ""));
+}
+
 TEST_CASE("a folder that is removed while a run writes it is an error at the end") {
   Folder folder;
   const auto job = job_of(folder);

@@ -110,6 +110,22 @@ TEST_CASE("Ctrl-C and SIGTERM soon end all ranks, with a checkpoint if the job a
   }
 }
 
+TEST_CASE("one request to all processes of a job is one request") {
+  const TrainingJob job;
+  Process process(job.words("train", "--nproc 2 --set train.checkpoint_when_stopped=true" + kLong),
+                  job.how());
+  process.wait_for("step 2/");
+  for (const auto rank : children(process.pid())) ::kill(rank, SIGTERM);
+  process.signal(SIGTERM);
+  const auto ran = process.wait();
+  INFO(ran.err);
+  CHECK(ran.status == 1);
+  const auto steps = static_cast<int>(job.losses().size());
+  CHECK_THAT(ran.err, Catch::Matchers::EndsWith("stopped by a signal after step " +
+                                                std::to_string(steps) + "\n"));
+  CHECK(job.newest_checkpoint() == steps);
+}
+
 TEST_CASE("a second Ctrl-C does not wait for the checkpoint") {
   const TrainingJob job;
   Process process(job.words("train", "--nproc 2 --set train.checkpoint_when_stopped=true" + kLong),
