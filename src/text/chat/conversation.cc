@@ -83,8 +83,26 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const ordered_json& conve
   return answers;
 }
 
+namespace {
+
+// Throws Error for a tokenizer that spells out special tokens in a text, as SentencePiece does.
+void require_special_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  for (const auto* name : {"eos_token", "bos_token"}) {
+    const auto text = chat.special_token(name);
+    const auto id = text.empty() ? -1 : tokenizer.token_id(text);
+    if (id < 0 || tokenizer.encode_rest(text) == std::vector<int64_t>{id}) continue;
+    fail("data",
+         "a tokenizer of conversations must find special tokens in a text, but this one spells \"{}\" "
+         "out: name the model's tokenizer.json",
+         text);
+  }
+}
+
+}  // namespace
+
 Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
                              const ordered_json& conversation) {
+  require_special_tokens(chat, tokenizer);
   const auto rendered = chat.render(conversation, false);
   Document encoded;
   size_t done = 0;
@@ -106,6 +124,7 @@ Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenize
 }
 
 std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  require_special_tokens(chat, tokenizer);
   std::set<int64_t> tokens;
   const ordered_json conversation = {
       {"messages",

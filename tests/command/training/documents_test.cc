@@ -178,7 +178,9 @@ TEST_CASE("training ends early where the validation loss no longer falls, and th
   CHECK(bits > best.first / std::log(2.0));
   CHECK(bits < 1.1 * best.first / std::log(2.0));
   // A resumed run ends at once.
+  const auto metrics = read(job.output() + "/metrics.jsonl");
   CHECK_THAT(job.good("train", "--nproc 2 --resume" + keys).err, Contains("no better"));
+  CHECK(read(job.output() + "/metrics.jsonl") == metrics);
   CHECK(job.losses().size() == size_t(last));
   // A stop does not change when training ends.
   const DocumentJob parts("jsonl = \"a.jsonl\"\nvalidation = 0.3");
