@@ -11,9 +11,9 @@ struct ModelKind {
   std::string name;
   // The model's file (model.file) as a phrase: "TorchScript file"; "" for a built-in model.
   std::string file = "";
-  bool code = false;     // opening the file runs code of its author's, without a sandbox
+  bool code = false;       // opening the file runs code of its author's, without a sandbox
   bool own_types = false;  // the file gives the parameters' element types, not model.dtype
-  bool options = false;  // [model.options] is handed to the file
+  bool options = false;    // [model.options] is handed to the file
 };
 
 // Returns all kinds, in the order of the reference page.

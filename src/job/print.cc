@@ -186,9 +186,8 @@ std::string to_toml(const Job& original, const std::string& folder) {
 }
 
 std::vector<std::string> changed_keys(const Job& before, const Job& now) {
-  static const std::set<std::string> fixed = {"model", "data",
-                                              "batch", "optimizer",
-                                              "seed",  "train.forward_only"};
+  static const std::set<std::string> fixed = {"model",     "data", "batch",
+                                              "optimizer", "seed", "train.forward_only"};
   auto lines = differences(before, now, [](const JobKey& key) {
     return (fixed.contains(key.table) || fixed.contains(key.path())) && !key.adjustable;
   });

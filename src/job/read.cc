@@ -410,10 +410,11 @@ Job read_job(std::string_view text, const std::string& file,
     const auto path = fmt::format("data.{}", kind);
     const auto* list = table.at_path(path).as_array();
     if (!list || !list->empty() || synthetic || !job.data.synthetic) continue;
-    fail("job",
-         "{}{} must list a file, but is empty: name files, or set data.synthetic = true for made-up "
-         "data",
-         reader.place(path), path);
+    fail(
+        "job",
+        "{}{} must list a file, but is empty: name files, or set data.synthetic = true for made-up "
+        "data",
+        reader.place(path), path);
   }
   return job;
 }

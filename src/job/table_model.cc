@@ -42,8 +42,9 @@ std::vector<JobKey> model_keys() {
        .name = "dtype",
        .field = FIELD(j.model.dtype),
        .allowed = {"float64", "float32", "bfloat16"},
-       .about = "Element type of the parameters, unless the model's file or application gives them; "
-                "then of synthetic data, and of constants that `model.around` makes.",
+       .about =
+           "Element type of the parameters, unless the model's file or application gives them; "
+           "then of synthetic data, and of constants that `model.around` makes.",
        .needs = NEEDS("a model kind whose parameters Perigee makes, data.synthetic or "
                       "model.around",
                       (!j.model.kind.empty() && !model_kind(j.model.kind).own_types) ||

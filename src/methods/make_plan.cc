@@ -291,10 +291,11 @@ int64_t microbatches_of(const plan::Plan& plan, int64_t global, int64_t micro) {
 int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
   const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
   if (global < block) {
-    fail("batch",
-         "a step must have at least one sample of each microbatch on each data rank, {} in all, but "
-         "batch.global is {}",
-         block, global);
+    fail(
+        "batch",
+        "a step must have at least one sample of each microbatch on each data rank, {} in all, but "
+        "batch.global is {}",
+        block, global);
   }
   return global / block * block;
 }

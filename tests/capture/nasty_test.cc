@@ -64,10 +64,10 @@ std::vector<Layer> writing_layers() {
               auto scale = torch::tensor({1.0, 3.0}, torch::kFloat64);
               auto y = in[0];
               for (int i = 0; i < 3; ++i) {
-                y = y * scale[0];
+                y = y + scale[0];
                 scale.mul_(0.5);
               }
-              return {y * scale[1]};
+              return {y + scale[1]};
             }),
       plain("joined tensors after an empty one", {x},
             [](const Tensors& in) -> Tensors {

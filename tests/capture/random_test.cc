@@ -170,7 +170,8 @@ TEST_CASE("each random op has a key of its own") {
   CHECK(keys.size() == 4);
 }
 
-TEST_CASE("probabilities of 16 bits are compared with finer numbers, and integers have near limits") {
+TEST_CASE(
+    "probabilities of 16 bits are compared with finer numbers, and integers have near limits") {
   nn::Linear net(4, 4);
   const auto captured_with = [&](const std::function<at::Tensor(const at::Tensor&)>& noise) {
     return capture(*net, {{"x", torch::zeros({3, 4})}}, [&](const Batch& b) {
@@ -191,7 +192,8 @@ TEST_CASE("probabilities of 16 bits are compared with finer numbers, and integer
     return [high](const at::Tensor&) { return torch::randint(0, high, {3, 4}, torch::kLong); };
   };
   CHECK_NOTHROW(captured_with(below(int64_t{1} << 32)));
-  CHECK_THROWS_WITH(captured_with(below(int64_t{1} << 40)), Catch::Contains("at most 2^32, but got"));
+  CHECK_THROWS_WITH(captured_with(below(int64_t{1} << 40)),
+                    Catch::Contains("at most 2^32, but got"));
 }
 
 }  // namespace perigee::test

@@ -50,7 +50,8 @@ TEST_CASE("numbers of weights are the same for every microbatch, whatever their 
 input parameter %1: float64[3, 2] = w
 %2: float64[3, 2] = perigee::random(kind="normal", key=1)   @ forward
 %3: float64[3, 2] = aten::mul.Tensor(self=%1, other=%2)   @ forward
-%4: float64[)" + samples + R"(, 2] = aten::mm(self=%0, mat2=%3)   @ forward
+%4: float64[)" + samples +
+                    R"(, 2] = aten::mm(self=%0, mat2=%3)   @ forward
 %5: float64[] = aten::mean(self=%4)   @ forward
 output loss %5 = loss
 )") == -1);

@@ -154,7 +154,8 @@ TEST_CASE("an invalid combination of keys is an error") {
         "and "
         "[[data.sources]], but got none");
   CHECK(gpt("[data]\ntext = []") ==
-        "[job] a.toml:3:8: data.text must list a file, but is empty: name files, or set data.synthetic "
+        "[job] a.toml:3:8: data.text must list a file, but is empty: name files, or set "
+        "data.synthetic "
         "= true for made-up data");
   CHECK(gpt("[data]\ntext = []\nsynthetic = true") == "no error");
   CHECK(gpt("[data]\ntext = \"no/such/*.txt\"") ==

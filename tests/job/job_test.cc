@@ -299,8 +299,7 @@ TEST_CASE("a resumed run may change training, cluster, strategy, rates and sched
                  "optimizer.lr=1.0"}) ==
         Strings{"seed: 1234 became 1", "model.layers: 4 became 2", "model.positions: 256 became 64",
                 "data.sequence: 256 became 64", "batch.global: 32 became 8"});
-  CHECK(changed({"train.forward_only=true"}) ==
-        Strings{"train.forward_only: false became true"});
+  CHECK(changed({"train.forward_only=true"}) == Strings{"train.forward_only: false became true"});
   const auto adjusted = [&](const Strings& overrides) {
     const auto now = parse(text, overrides);
     CHECK(changed_keys(before, now) == Strings{});
@@ -376,7 +375,8 @@ TEST_CASE("a key without effect in its job is a warning with its place and condi
   CHECK(warnings("weight_decay_schedule.steps = 9").size() == 1);
   CHECK(warnings("weight_decay_schedule.steps = 9\nweight_decay_schedule.start = 0.1").empty());
   CHECK(warnings("data.template = \"{a}\"\ndata.broken_lines = \"skip\"").size() == 2);
-  const std::string file = "model.kind = \"plugin\"\nmodel.file = \"net.so\"\nmodel.dtype = \"float64\"\n";
+  const std::string file =
+      "model.kind = \"plugin\"\nmodel.file = \"README.md\"\nmodel.dtype = \"float64\"\n";
   CHECK(parse(file).warnings.sentences.empty());  // synthetic data
   CHECK_THAT(parse(file + "data.tensors = \"README.md\"").warnings.sentences.at(0),
              Catch::Contains("3:15: model.dtype has no effect: it needs a model kind whose"));

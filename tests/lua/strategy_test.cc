@@ -139,8 +139,10 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
   CHECK_THAT(with("return { { 'parallel_mode', { { 'dta', 2 } } } }"),
              Catch::Contains("did you mean \"data\"?"));
   CHECK_THAT(with("return { 'grad_comm', 'grad_comm' }"), Catch::Contains("is listed twice"));
-  for (const std::string list : {"{ 'fsdp', nil, 'grad_comm' }", "{ methods = { 'fsdp', nil, 'grad_comm' } }"}) {
-    CHECK_THAT(with("return " + list), Catch::Contains("no holes, but item 2 is nil: leave it out"));
+  for (const std::string list :
+       {"{ 'fsdp', nil, 'grad_comm' }", "{ methods = { 'fsdp', nil, 'grad_comm' } }"}) {
+    CHECK_THAT(with("return " + list),
+               Catch::Contains("no holes, but item 2 is nil: leave it out"));
   }
   CHECK_THAT(with("return 3"), Catch::Contains("returns number"));
   CHECK_THAT(with("return function() end"), Catch::Contains("returned nothing"));

@@ -72,8 +72,9 @@ output loss %7 = loss
   CHECK(!proven.declared);
   REQUIRE(proven.divisors.size() == 1);
   CHECK(proven.divisors[0].values == std::vector<graph::ValueId>{{5}, {6}});
-  for (const std::string loss : {"aten::mul.Tensor(self=%4, other=%6)", "aten::div.Tensor(self=%6, other=%4)",
-                                 "aten::div.Tensor(self=%2, other=%6)", "perigee::cast(self=%6)"}) {
+  for (const std::string loss :
+       {"aten::mul.Tensor(self=%4, other=%6)", "aten::div.Tensor(self=%6, other=%4)",
+        "aten::div.Tensor(self=%2, other=%6)", "perigee::cast(self=%6)"}) {
     CAPTURE(loss);
     CHECK(classify(raised, loss).kind == LossKind::mixed);
   }
@@ -95,7 +96,8 @@ input buffer %2: float64[] = scale
 %7: float64[] = aten::div.Tensor(self=%4, other=%6)   @ forward
 %8: float64[] = aten::mul.Scalar(self=%2, other=0.5)   @ forward
 output loss %7 = loss
-)" + written)).kind;
+)" + written))
+        .kind;
   };
   CHECK(kind("") == LossKind::mean);
   CHECK(kind("output buffer %8 = scale\n") == LossKind::mixed);

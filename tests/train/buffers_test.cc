@@ -60,7 +60,7 @@ struct Trained {
   std::map<std::string, at::Tensor> tensors;
 };
 
-Trained train(const std::string& methods, int64_t ranks, bool shared = false) {
+Trained run_blocks(const std::string& methods, int64_t ranks, bool shared = false) {
   const auto net = std::make_shared<Blocks>(shared);
   const auto rows = [](double phase) {
     return torch::arange(48, torch::kDouble).mul(0.7).add(phase).sin().view({8, 6});
@@ -92,7 +92,7 @@ std::string pipeline(const std::string& schedule, const std::string& more) {
 }  // namespace
 
 TEST_CASE("blocks that are computed again read buffers as they were in the forward pass") {
-  const auto one = train("[]", 1);
+  const auto one = run_blocks("[]", 1);
   const std::string checkpoint = R"(, ["checkpoint", {"match": ["blocks.*"]}])";
   const auto check = [&](const Trained& other) {
     for (size_t i = 0; i < 3; ++i) CHECK(std::abs(one.losses[i] - other.losses[i]) < 1e-12);
@@ -102,17 +102,17 @@ TEST_CASE("blocks that are computed again read buffers as they were in the forwa
     }
   };
   CHECK(one.losses[0] != one.losses[2]);
-  check(train("[" + checkpoint.substr(2) + "]", 1));
+  check(run_blocks("[" + checkpoint.substr(2) + "]", 1));
   for (const std::string schedule : {"1f1b", "gpipe"}) {
     for (const auto& more : {std::string(), checkpoint}) {
       CAPTURE(schedule, more);
-      check(train(pipeline(schedule, more), 2));
+      check(run_blocks(pipeline(schedule, more), 2));
     }
   }
 }
 
 TEST_CASE("a buffer that changes is refused where several stages read it") {
-  CHECK_NOTHROW(train("[]", 1, /*shared=*/true));
-  CHECK_THROWS_WITH(train(pipeline("1f1b", ""), 2, /*shared=*/true),
+  CHECK_NOTHROW(run_blocks("[]", 1, /*shared=*/true));
+  CHECK_THROWS_WITH(run_blocks(pipeline("1f1b", ""), 2, /*shared=*/true),
                     Catch::Contains("but \"rate\" is used in stages 0, 1"));
 }

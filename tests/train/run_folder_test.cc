@@ -201,7 +201,8 @@ TEST_CASE("a run that goes back keeps later checkpoints and metrics under other 
   CHECK(!fs::exists(folder.at("run/metrics.aside-1.jsonl")));
 }
 
-TEST_CASE("a run that goes on from a checkpoint aside leaves the other branch aside, with its metrics") {
+TEST_CASE(
+    "a run that goes on from a checkpoint aside leaves the other branch aside, with its metrics") {
   Folder folder;
   train_once(folder);  // steps 1 and 2
   const auto line = [](int step, const std::string& branch) {
@@ -215,8 +216,8 @@ TEST_CASE("a run that goes on from a checkpoint aside leaves the other branch as
   write(3);
   folder.add("run/metrics.jsonl", first);
   const auto resume = [&](const std::string& name) {
-    CHECK(open(job_of(folder), {.resume = true,
-                                .resume_from = folder.at("run/checkpoints/" + name)}) ==
+    CHECK(open(job_of(folder),
+               {.resume = true, .resume_from = folder.at("run/checkpoints/" + name)}) ==
           "nothing was thrown");
   };
   resume("step-1");

@@ -136,8 +136,7 @@ struct Llama : nn::Module {
     const auto frequency = at::pow(
         theta, at::arange(0, head_size, 2, options) * (-1.0 / double(head_size)));
     const auto angles = rotary_angles(batch, frequency);
-    const Shared shared = {at::cos(angles).to(type), at::sin(angles).to(type),
-                           documents_of(batch)};
+    const Shared shared = {at::cos(angles).to(type), at::sin(angles).to(type), documents_of(batch)};
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x, shared);
     x = norm->forward(x);
     return tied ? at::linear(x, embed->weight) : head(x);

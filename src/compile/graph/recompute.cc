@@ -134,7 +134,8 @@ class Recomputed {
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (graph_.nodes[n].phase != Phase::forward) continue;
-      const bool reads_buffers = !shows_operand(graph_.nodes[n].op) && !trains_norm(graph_.nodes[n]);
+      const bool reads_buffers = !shows_operand(graph_.nodes[n].op) &&
+                                 !trains_norm(graph_.nodes[n]);
       graph_.nodes[n].each_operand([&](ValueId v) {
         if (reads_buffers && written[root(v).index]) {
           for (const auto result : graph_.nodes[n].outputs) {

@@ -257,9 +257,9 @@ Kernel grouped_mm(const Arguments& a) {
     dispatch_gemm(x, [&]<class T>() {
       T* to = out[0].mutable_data_ptr<T>();
       for (int64_t e = 0; e < experts; ++e) {
-        const kernels::Matrix<const T> matrix{w.const_data_ptr<T>() + e * w.stride(0),
-                                              columns ? std::max(w.stride(2), inner)
-                                                      : std::max(w.stride(1), width)};
+        const kernels::Matrix<const T> matrix{
+            w.const_data_ptr<T>() + e * w.stride(0),
+            columns ? std::max(w.stride(2), inner) : std::max(w.stride(1), width)};
         for (int64_t g = 0; g < groups; ++g, to += places * width) {
           const auto rows = integers(counts)[g * experts + e];
           if (rows > 0) {

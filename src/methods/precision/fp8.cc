@@ -176,22 +176,21 @@ class Fp8Method : public MethodWith<Fp8Config> {
     }
     plan.decisions.push_back(
         {"fp8",
-         fmt::format(
-             "linear layers{}{} multiply {}{}, scaled {}{}{}{}{}", fp8.scopes.empty() ? "" : " in ",
-             join(fp8.scopes),
-             fp8.format == Fp8::Format::e4m3 ? "E4M3" : "E4M3, and E5M2 for gradients",
-             fp8.wgrad ? "" : ", but not for weights' gradients", source_of_scales(fp8),
-             fp8.margin ? fmt::format(" with a margin of 2^{}", fp8.margin) : "",
-             fp8.interval > 1 ? fmt::format(", every {} microbatches", fp8.interval) : "",
-             fp8.reduce_amax ? "" : ", on each rank by its own shard",
-             fp8.product == Fp8::Product::native
-                 ? fmt::format("; the device multiplies them itself where sizes are "
-                               "multiples of {}{}",
-                               graph::kEightBitMultiple,
-                               fp8.recipe == Recipe::rowwise
-                                   ? ", the result is bfloat16 and the second factor E4M3"
-                                   : "")
-                 : "")});
+         fmt::format("linear layers{}{} multiply {}{}, scaled {}{}{}{}{}",
+                     fp8.scopes.empty() ? "" : " in ", join(fp8.scopes),
+                     fp8.format == Fp8::Format::e4m3 ? "E4M3" : "E4M3, and E5M2 for gradients",
+                     fp8.wgrad ? "" : ", but not for weights' gradients", source_of_scales(fp8),
+                     fp8.margin ? fmt::format(" with a margin of 2^{}", fp8.margin) : "",
+                     fp8.interval > 1 ? fmt::format(", every {} microbatches", fp8.interval) : "",
+                     fp8.reduce_amax ? "" : ", on each rank by its own shard",
+                     fp8.product == Fp8::Product::native
+                         ? fmt::format("; the device multiplies them itself where sizes are "
+                                       "multiples of {}{}",
+                                       graph::kEightBitMultiple,
+                                       fp8.recipe == Recipe::rowwise
+                                           ? ", the result is bfloat16 and the second factor E4M3"
+                                           : "")
+                         : "")});
     plan.fp8 = std::move(fp8);
   }
 };

@@ -182,7 +182,7 @@ class Classifier {
     if (node.get<bool>("proven", false)) return {degree};
     undeclared_ = !self.ended.empty() ? self.ended
                                       : fmt::format("the loss, which is a {} over samples",
-                                                       self.is(Degree::sum) ? "sum" : "mean");
+                                                    self.is(Degree::sum) ? "sum" : "mean");
     return {degree};
   }
 
@@ -329,7 +329,8 @@ class Classifier {
       return end_at(node, "which is not linear in a sample's share of a sum over samples");
     };
     if (shares > 0 && divides) return fails();
-    if (shares > 0 && !is_linear(node, rules_.at(n).pattern, operands, [](const State& s) { return s.share; })) {
+    if (shares > 0 &&
+        !is_linear(node, rules_.at(n).pattern, operands, [](const State& s) { return s.share; })) {
       return fails();
     }
     if (divides) note_divisor(value_of(node, "other"));
@@ -346,9 +347,10 @@ class Classifier {
   // Handles a node whose operands are means and sums over samples, or independent of them.
   State combine_statistics(size_t n, const std::vector<const State*>& operands) {
     const auto& node = graph_.nodes[n];
-    const bool sums = std::any_of(operands.begin(), operands.end(), [](const State* s) {
-      return s->is(Degree::sum) || s->is(Degree::total);
-    });
+    const auto any = [&](Degree degree) {
+      return std::ranges::any_of(operands, [&](const State* s) { return s->is(degree); });
+    };
+    const bool sums = any(Degree::sum), totals = any(Degree::total);
     const auto& self = operand(node, "self");
     if (node.op == "perigee::step_average") return {self.degree};
     if (node.op == "aten::div.Scalar" && self.is(Degree::sum) && divides_by_batch(scalar(node))) {
@@ -358,10 +360,12 @@ class Classifier {
       note_divisor(value_of(node, "other"));
       return {Degree::mean};
     }
-    if (is_linear(node, rules_.at(n).pattern, operands, [&](const State& s) { return s.degree == Degree::sum; }) && sums) {
+    const auto& pattern = rules_.at(n).pattern;
+    if (sums && !totals &&
+        is_linear(node, pattern, operands, [](const State& s) { return s.is(Degree::sum); })) {
       return {Degree::sum};
     }
-    if (sums) {
+    if (sums || totals) {
       auto out = end_at(node,
                         "which is not linear in a sum over samples (only sums of weights or "
                         "counts that depend on data alone may divide a sum)");
@@ -370,7 +374,8 @@ class Classifier {
     }
     // Any function of means is unchanged when the samples are doubled. Unless it is affine, its
     // value for the batch is not the mean of its values for the microbatches.
-    const bool linear = is_linear(node, rules_.at(n).pattern, operands, [](const State& s) { return !s.is(Degree::none); });
+    const bool linear = is_linear(node, pattern, operands,
+                                  [](const State& s) { return !s.is(Degree::none); });
     State out{Degree::mean};
     if (!linear && !is_affine(node)) out.coupling = describe(node);
     return out;

@@ -73,7 +73,7 @@ ValueId of_step(Graph& graph, const Divisor& divisor, graph::DType dtype,
     return apply(graph, "perigee::step_average", {}, cast(graph, first, dtype, scope), scope);
   }
   const auto type = graph.type(first).dtype;
-  const auto wide = !graph::is_floating(type)   ? graph::DType::float64
+  const auto wide = !graph::is_floating(type)  ? graph::DType::float64
                     : graph::size_of(type) < 4 ? graph::DType::float32
                                                : type;
   const auto whole = apply(graph, "perigee::step_average",

@@ -23,7 +23,7 @@ struct Dependence {
   std::function<bool(graph::ValueId)> of_samples;  // on any
   std::function<bool(graph::ValueId)> is_sum;      // as a sum over all
   std::function<bool(graph::ValueId)> is_mean;     // as a mean over all, not as a function of one
-  std::function<bool(graph::ValueId)> of_data;     // on data and fixed values (Graph::is_fixed) alone
+  std::function<bool(graph::ValueId)> of_data;  // on data and fixed values (Graph::is_fixed) alone
 };
 
 // Returns the number as a function of one sum or mean over samples and of fixed values. Without

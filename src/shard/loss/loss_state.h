@@ -54,8 +54,8 @@ template <class F>
 bool is_linear(const graph::Node& node, const std::optional<Pattern>& pattern,
                const std::vector<const State*>& operands, F of_kind) {
   const bool shares = std::ranges::any_of(operands, [](const State* s) { return s->share; });
-  if (node.op == "perigee::reshape" || node.op == "perigee::expand" ||
-      node.op == "perigee::cast" || is_mean(node)) {
+  if (node.op == "perigee::reshape" || node.op == "perigee::expand" || node.op == "perigee::cast" ||
+      is_mean(node)) {
     return true;
   }
   if (!pattern) return false;

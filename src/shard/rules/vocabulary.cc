@@ -37,8 +37,8 @@ Values lower_embedding(RuleLowering& lowering) {
   auto args = lowering.local_args();
   if (lowering.axes_of(weight, 0).empty()) return lowering.emit(std::move(args));
   Emitter emit(lowering);
-  const auto local = emit.local_index(lowering.operands[indices],
-                                      lowering.operand_range(weight, 0), call.shape(weight)[0]);
+  const auto local = emit.local_index(lowering.operands[indices], lowering.operand_range(weight, 0),
+                                      call.shape(weight)[0]);
   for (auto& [name, arg] : args) {
     if (name == "indices") arg = local.index;
     if (name == "padding_idx") arg = int64_t{-1};  // it only affects the gradient

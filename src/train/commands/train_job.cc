@@ -261,9 +261,10 @@ bool is_done(const job::Job& job, const std::string& checkpoint, bool root) {
     log::info("{}: all {} steps are done, in {} (raise train.steps to continue)", job.name,
               job.train.steps, checkpoint);
   } else if (root) {
-    log::info("{}: training ended early, {} validations in a row were no better, in {} (raise "
-              "train.early_stop_patience to continue)",
-              job.name, job.train.early_stop_patience, checkpoint);
+    log::info(
+        "{}: training ended early, {} validations in a row were no better, in {} (raise "
+        "train.early_stop_patience to continue)",
+        job.name, job.train.early_stop_patience, checkpoint);
   }
   return true;
 }

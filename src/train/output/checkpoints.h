@@ -14,8 +14,8 @@
 namespace perigee::train {
 
 struct CheckpointOptions {
-  std::string run;        // its output folder, or its place in an S3 service
-  std::string plan_hash;  // of CheckpointInfo
+  std::string run;           // its output folder, or its place in an S3 service
+  std::string plan_hash;     // of CheckpointInfo
   int64_t more_samples = 0;  // that the run has seen beside those of its steps' present batches
   // Rank 0, before a checkpoint begins; throws where the folder may not be written.
   std::function<void()> check = [] {};

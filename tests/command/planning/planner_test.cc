@@ -223,9 +223,10 @@ source = "a test"
     CHECK_THAT(given.err, Catch::Contains(" more than the 97.7 KiB of its device: use more ranks"));
     CHECK((given.err.find("(stage ") != given.err.npos) == (strategy == "pipeline_parallel"));
   }
-  const auto script = folder.write("fits.lua", "-- Returns the solver's answer, or nil and why.\n"
-                                               "local solver = require \"perigee.solver\"\n"
-                                               "return function() return solver.plan {} end\n");
+  const auto script = folder.write("fits.lua",
+                                   "-- Returns the solver's answer, or nil and why.\n"
+                                   "local solver = require \"perigee.solver\"\n"
+                                   "return function() return solver.plan {} end\n");
   const auto none = run("plan " + job + " --cluster " + cluster + " --strategy " + script,
                         own_cache(folder));
   CHECK(none.status == 3);

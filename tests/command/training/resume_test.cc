@@ -154,12 +154,14 @@ TEST_CASE("kill -9 of the command ends all ranks") {
 }
 
 TEST_CASE("a run of rounded batches goes on with the next sample on another number of ranks") {
-  const std::string keys = "--set model.dtype=float64 --set optimizer.lr=0.0 "
-                           "--set optimizer.weight_decay=0.0 --strategy ddp ";
+  const std::string keys =
+      "--set model.dtype=float64 --set optimizer.lr=0.0 "
+      "--set optimizer.weight_decay=0.0 --strategy ddp ";
   const TrainingJob one, job;
   one.good("train", keys + "--set batch.global=1 --set train.steps=33");
-  const auto rounded = keys + "--set batch.global=10 --set batch.round=true "
-                              "--set train.checkpoint_every=1 ";
+  const auto rounded = keys +
+                       "--set batch.global=10 --set batch.round=true "
+                       "--set train.checkpoint_every=1 ";
   job.good("train", rounded + "--nproc 4 --set train.steps=2");  // 8 samples a step
   const auto ran = job.good("train", rounded + "--nproc 3 --resume --set train.steps=3");  // 9
   CHECK_THAT(ran.err, Contains("steps have 9 samples now, others than before"));

@@ -20,12 +20,18 @@ AttentionPath path_of(AttentionCase wanted, Change change) {
   return attention_path(wanted);
 }
 
-TEST_CASE("flash attention serves heads of 200 to 224 elements on GPUs with the shared memory for it") {
-  AttentionCase c{.type = at::kBFloat16, .queries = 64, .keys = 64, .query_width = 224,
-                  .value_width = 224, .causal = true};
-  for (const auto& [capability, path] :
-       {std::pair{80, AttentionPath::flash}, {86, AttentionPath::efficient},
-        {89, AttentionPath::efficient}, {90, AttentionPath::flash}}) {
+TEST_CASE(
+    "flash attention serves heads of 200 to 224 elements on GPUs with the shared memory for it") {
+  AttentionCase c{.type = at::kBFloat16,
+                  .queries = 64,
+                  .keys = 64,
+                  .query_width = 224,
+                  .value_width = 224,
+                  .causal = true};
+  for (const auto& [capability, path] : {std::pair{80, AttentionPath::flash},
+                                         {86, AttentionPath::efficient},
+                                         {89, AttentionPath::efficient},
+                                         {90, AttentionPath::flash}}) {
     c.capability = capability;
     CHECK(attention_path(c) == path);
   }

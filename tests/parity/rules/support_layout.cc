@@ -175,8 +175,10 @@ void views(Cases& cases) {
     Ints pad(2 * c.any(1, rank_of(shape)));
     for (auto& p : pad) p = c.coin() ? 0 : c.any(0, 2);
     Args args = {{"self", c.real(shape)}, {"pad", pad}};
-    if (c.coin()) args.emplace_back("value", c.coin() ? 0.0 : 1.0);
-    else if (c.coin()) args.emplace_back("value", c.coin());
+    if (c.coin())
+      args.emplace_back("value", c.coin() ? 0.0 : 1.0);
+    else if (c.coin())
+      args.emplace_back("value", c.coin());
     c.call("aten::constant_pad_nd", args);
   };
   for (const char* op : {"aten::cat", "aten::stack"}) {

@@ -1,5 +1,9 @@
 // Shardings, storage, recomputation and offload under a memory limit: the compiled programs stay
 // within it, the chosen plan trains as one device does, and costs no more than any manual choice.
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
 #include <array>
 #include <cmath>
 #include <regex>
@@ -275,19 +279,21 @@ TEST_CASE("the precision is chosen with the shardings, by the devices' speed and
 
 TEST_CASE("blocks without parameters and work cost nothing to keep equal") {
   torch::manual_seed(5);
-  const torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::ReLU(), torch::nn::Flatten(),
-                                  torch::nn::Linear(16, 4));
+  torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::ReLU(), torch::nn::Flatten(),
+                            torch::nn::Linear(16, 4));
   net->to(torch::kDouble);
-  const auto given = capture_model(
-      {net.ptr(), {{"x", torch::randn({8, 2, 6}, torch::kDouble)}}, [net](const Batch& batch) mutable {
-         return Result{net->forward(batch.at("x")).pow(2).mean()};
-       }});
+  const auto given = capture_model({net.ptr(),
+                                    {{"x", torch::randn({8, 2, 6}, torch::kDouble)}},
+                                    [net](const Batch& batch) mutable {
+                                      return Result{net->forward(batch.at("x")).pow(2).mean()};
+                                    }});
   auto request = request_of(given, 8);
   request.world = 4;
   const auto plan = methods::make_plan(
-      methods::from_json(methods::Json::parse(
-                             R"([["parallel_mode", [["tensor", 2], ["data", 2]]], "auto_sharding"])"),
-                         "a test"),
+      methods::from_json(
+          methods::Json::parse(
+              R"([["parallel_mode", [["tensor", 2], ["data", 2]]], "auto_sharding"])"),
+          "a test"),
       request);
   CHECK(compare(train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", 8))[0],
                 train(given, plan)) == "");

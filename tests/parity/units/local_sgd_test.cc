@@ -76,8 +76,7 @@ TEST_CASE("states of optimizers that step tensor by tensor are averaged, too") {
              {R"([["zero", 2], ["data", 2]])", R"(, ["fsdp", {"axis": "zero"}])"}}) {
       CAPTURE(optimizer, more);
       const auto plan = local_plan(
-          given,
-          local_sgd_strategy(axes, R"({"every": 2, "states": true})", kAccumulate + more));
+          given, local_sgd_strategy(axes, R"({"every": 2, "states": true})", kAccumulate + more));
       const auto ranks = train(given, plan, {}, spec, 5);
       CHECK(compare_copies(plan, copies, ranks) == "");
       CHECK(compare_copies(plan, apart, ranks) != "");

@@ -111,7 +111,7 @@ struct Trained {
 using Maker = std::function<Family()>;
 
 inline Trained run(const Maker& make, int64_t micro, const std::string& methods = "",
-            const std::string& keys = "") {
+                   const std::string& keys = "") {
   const auto family = make();
   const auto source = perigee::source(family.module, family.batch, family.forward);
   auto job = Job::parse(

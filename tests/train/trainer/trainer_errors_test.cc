@@ -100,8 +100,9 @@ TEST_CASE("a trainer is not called before its last call returned") {
   for (const int64_t ranks : {1, 2}) {
     auto source = std::make_unique<CallsTrainer>(setup.data());
     auto& calls = *source;
-    Trainer trainer{*setup.module, make_plan(setup.source, data_parallel(ranks), setup.job, {ranks}),
-                    setup.job, Ranks::threads(ranks), std::move(source)};
+    Trainer trainer{*setup.module,
+                    make_plan(setup.source, data_parallel(ranks), setup.job, {ranks}), setup.job,
+                    Ranks::threads(ranks), std::move(source)};
     calls.trainer = &trainer;
     CHECK_THROWS_WITH(trainer.run(), Catch::Contains("must not be called before its last call"));
     CHECK(trainer.last_step() == 1);

@@ -20,10 +20,10 @@ struct LaunchOptions {
   // HOST:PORT, required with several nodes. Where hosts come and go, one or several, with commas:
   // the first whose host lives decides which hosts take part.
   std::string rendezvous;
-  std::string interface;      // for transfers between hosts; "": by the route to the rendezvous
-  std::string secret;         // of the job; "": on one host, a random one
+  std::string interface;  // for transfers between hosts; "": by the route to the rendezvous
+  std::string secret;     // of the job; "": on one host, a random one
   std::optional<double> stop_seconds = 1.5;  // RoundOptions::stop_seconds
-  std::string lost_work;      // for the message after such a signal: the work that is lost
+  std::string lost_work;  // for the message after such a signal: the work that is lost
   // Called in this process before the ranks are started of a job that has trained before.
   std::function<void()> go_on = [] {};
   int64_t max_restarts = 0;      // of a job whose rank failed

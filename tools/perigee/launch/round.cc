@@ -143,8 +143,8 @@ class Watch {
 
   void allow_stop() {
     if (!stop_seconds_) return;
-    allow_grace(std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(*stop_seconds_)));
+    allow_grace(
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*stop_seconds_)));
   }
 
   void take_signals() {

@@ -17,13 +17,13 @@ using Place = job::RankPlace;
 using RankBody = std::function<int(const Place&)>;
 
 struct RoundOptions {
-  Place first;                // of this host's first rank; the others follow
-  int64_t node = 0;           // this host among the job's
-  int64_t restarts = 0;       // of the job, after failures
-  Descriptor listener;        // the socket of rank 0's store, where that is a rank of this host
+  Place first;           // of this host's first rank; the others follow
+  int64_t node = 0;      // this host among the job's
+  int64_t restarts = 0;  // of the job, after failures
+  Descriptor listener;   // the socket of rank 0's store, where that is a rank of this host
   // How long ranks may go on after the user's signal or an order to save; nothing: until they end.
   std::optional<double> stop_seconds = 1.5;
-  int orders = -1;            // a descriptor from which Orders are read
+  int orders = -1;  // a descriptor from which Orders are read
 };
 
 // Other hosts' orders to the ranks of this one, a byte each.
