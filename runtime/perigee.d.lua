@@ -407,7 +407,7 @@ function Plan:note(sentence) end
 ---The job's `[model]`.
 ---@class perigee.JobModel
 ---@field kind? string Which model is trained. Each kind has keys of its own, below. One of gpt, llama, moe, mlp, resnet, hf, exported, torchscript, plugin, lua. Default: none: required.
----@field dtype string Element type of the parameters. One of float64, float32, bfloat16.
+---@field dtype string Element type of the parameters, unless the model's file or application gives them; then of synthetic data, and of constants that `model.around` makes. One of float64, float32, bfloat16.
 ---@field frozen string[] Patterns of parameters that are not trained: `*` is one component of a dotted name, `**` any number.
 ---@field around? string Script (.lua) of functions that are captured with the model: `prepare(batch)` before it, `loss(batch, output)` after it. Default: none.
 ---@field unpack string How the fields of a batch reach the model: `dict`, by their names; `sequence`, by their order (runtime/lua_models.md). One of dict, sequence.

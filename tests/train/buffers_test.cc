@@ -19,8 +19,10 @@ class Scaled : public torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& x) {
     const auto y = linear_->forward(x) * torch::rsqrt(size_ + 1e-3);
-    const torch::NoGradGuard frozen;
-    size_.mul_(0.9).add_(y.detach().pow(2).mean(0), 0.1);
+    {
+      const torch::NoGradGuard frozen;
+      size_.mul_(0.9).add_(y.detach().pow(2).mean(0), 0.1);
+    }
     return y.tanh();
   }
 

@@ -311,8 +311,7 @@ TEST_CASE("replicas are equal under every kind of parallelism") {
        {R"([["parallel_mode", [["tensor", 2]]], ["tensor_parallel", {}]])",
         R"([["parallel_mode", [["tensor", 2]]], ["tensor_parallel", {"sequence": true}]])",
         R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {}]])",
-        R"([["parallel_mode", [["data", 2]]], "fsdp"])",
-        R"([["parallel_mode", [["data", 2]]], ["local_sgd", {"every": 2}]])"}) {
+        R"([["parallel_mode", [["data", 2]]], "fsdp"])"}) {
     CAPTURE(strategy);
     Setup setup(kGpt, "steps = 3\ncheck_replicas = 1");
     setup.job.batch.micro = 4;

@@ -211,7 +211,7 @@ TEST_CASE(
   const auto first = line(1, "1") + line(2, "2") + line(3, "2"),
              second = line(1, "1") + line(2, "3") + line(3, "3");
   const auto write = [&](int64_t step) {
-    test::write_checkpoint(folder.at("run"), step, "data=2", {{"w", {4}, "S0"}}, 1);
+    test::write_checkpoint(folder.at("run"), step, "data=2", {{"w", {4}, "S0"}});
   };
   write(3);
   folder.add("run/metrics.jsonl", first);

@@ -153,6 +153,12 @@ TEST_CASE("kill -9 of the command ends all ranks") {
   CHECK(now() - begin < 2);
 }
 
+TEST_CASE("copies of the model that differ are no fault of a rank") {
+  const TrainingJob job;
+  const auto keys = std::string("--nproc 2 --strategy local_sgd --set train.check_replicas=1 ");
+  job.good("train", keys + "--set train.steps=3");
+}
+
 TEST_CASE("a run of rounded batches goes on with the next sample on another number of ranks") {
   const std::string keys =
       "--set model.dtype=float64 --set optimizer.lr=0.0 "
