@@ -121,8 +121,8 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
     const auto& placement = sharding.values[node.outputs[0].index].at(0);
     const auto& shape = whole.type(node.outputs[0]).shape;
     BatchDim at{.shape = shape};
-    // With one sample, its dim cannot be told from others of size 1: numbers of each microbatch are
-    // told apart in dim 0.
+    // With one sample, its dim cannot be told from others of size 1: microbatches
+    // are consecutive in dim 0.
     if (placement.is_shard() && batch > 1) {
       at.dim = placement.dim;
       at.run = placement.run;

@@ -84,7 +84,7 @@ PERIGEE_BOTH double normal_of(const PhiloxWords& words, int lane) {
   return lane % 2 == 0 ? pair.first : pair.second;
 }
 
-inline constexpr uint64_t kMostIntegers = uint64_t{1} << 32;  // that a word tells apart
+inline constexpr uint64_t kMostIntegers = uint64_t{1} << 32;  // of which a word can be any
 
 // Returns an integer in [low, low + range). `range`: at most kMostIntegers.
 PERIGEE_BOTH int64_t integer_of(uint32_t word, int64_t low, uint64_t range) {

@@ -1,5 +1,5 @@
-// Exit statuses of ranks. Those of train.rerun have Megatron-Core's numbers (runtime/runs.md compares
-// them).
+// Exit statuses of ranks. Those of train.rerun are Megatron-Core's, with which runtime/runs.md
+// compares them.
 #pragma once
 
 #include "base/error.h"
