@@ -14,6 +14,7 @@
 
 #include "base/network/descriptor.h"
 #include "tests/command/hosts/launched_job.h"
+#include "train/run/exit_status.h"
 
 using namespace perigee;
 using Catch::Matchers::Contains;
@@ -47,7 +48,7 @@ int train(const Place& place, Common& common) {
   common.restarts = std::atoi(::getenv("TORCHELASTIC_RESTART_COUNT"));
   ++common.running;
   for (;; ::usleep(2000)) {
-    if (stop_asked) throw Error(Status::failed, "train", "stopped by a signal");
+    if (stop_asked) throw Error(train::kStopped, "train", "stopped by a signal");
     if (common.done) return 0;
     int rank = static_cast<int>(place.rank);
     if (common.broken.compare_exchange_strong(rank, -1)) {

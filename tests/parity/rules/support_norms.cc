@@ -311,6 +311,7 @@ void losses(Cases& cases) {
           {{"target", y}, {"weight", weight}, {"ignore_index", ignored}, {"dtype", DType::float64}},
           {real_type({})})[0];
       c.typed("perigee::step_average", {{"self", sum}}, {real_type({})});
+      c.typed("perigee::step_share", {{"self", sum}}, {real_type({})});
       c.typed("perigee::reduction", {{"self", sum}, {"kind", std::string("sum")}}, {real_type({})});
     };
   };
