@@ -290,14 +290,7 @@ int64_t microbatches_of(const plan::Plan& plan, int64_t global, int64_t micro) {
 
 int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
   const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
-  if (global < block) {
-    fail(
-        "batch",
-        "a step must have at least one sample of each microbatch on each data rank, {} in all, but "
-        "batch.global is {}",
-        block, global);
-  }
-  return global / block * block;
+  return std::max<int64_t>(1, global / block) * block;
 }
 
 int64_t graph_batch(const plan::Plan& plan, const PlanRequest& request) {

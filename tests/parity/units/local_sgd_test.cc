@@ -78,7 +78,8 @@ TEST_CASE("states of optimizers that step tensor by tensor are averaged, too") {
       const auto plan = local_plan(
           given, local_sgd_strategy(axes, R"({"every": 2, "states": true})", kAccumulate + more));
       const auto ranks = train(given, plan, {}, spec, 5);
-      CHECK(compare_copies(plan, copies, ranks) == "");
+      // Keys' biases have no gradient but rounding errors, which adafactor normalises.
+      CHECK(compare_copies(plan, copies, ranks, 1e-8) == "");
       CHECK(compare_copies(plan, apart, ranks) != "");
     }
   }
