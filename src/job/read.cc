@@ -381,9 +381,21 @@ void merge(toml::table& into, toml::table&& from) {
 
 namespace {
 
+// Returns the key of a list of data files that is empty; "": there is none.
+std::string empty_list_of_files(const toml::table& table) {
+  for (const auto* kind : {"text", "tokens", "jsonl", "conversations", "tensors"}) {
+    const auto path = fmt::format("data.{}", kind);
+    const auto* list = table.at_path(path).as_array();
+    if (list && list->empty()) return path;
+  }
+  return "";
+}
+
 Job read_job(std::string_view text, const std::string& file,
              std::span<const Assignment> overrides) {
   auto table = parse_toml(text, file);
+  // An override may empty a list of the file.
+  const auto empty_list = empty_list_of_files(table);
   for (const auto& assignment : overrides) merge(table, parse_assignment(assignment));
   Job job;
   Reader reader(job, file, fs::path(file).parent_path());
@@ -406,15 +418,12 @@ Job read_job(std::string_view text, const std::string& file,
   }
   const bool synthetic = job.data.synthetic;
   job::complete(job, [&](std::string_view key) { return reader.place(key); });
-  for (const auto* kind : {"text", "tokens", "jsonl", "conversations", "tensors"}) {
-    const auto path = fmt::format("data.{}", kind);
-    const auto* list = table.at_path(path).as_array();
-    if (!list || !list->empty() || synthetic || !job.data.synthetic) continue;
+  if (!empty_list.empty() && !synthetic && job.data.synthetic) {
     fail(
         "job",
         "{}{} must list a file, but is empty: name files, or set data.synthetic = true for made-up "
         "data",
-        reader.place(path), path);
+        reader.place(empty_list), empty_list);
   }
   return job;
 }

@@ -90,8 +90,7 @@ TEST_CASE("a model without a cache completes several prompts as one after the ot
   const TrainingJob job("kind = \"moe\"\nlayers = 1\nwidth = 32\nheads = 2\n");
   job.good("train", "--set train.steps=2 --set train.checkpoint_every=2 --set optimizer.lr=0.05");
   const auto greedy = [&](const std::vector<std::string>& prompts) {
-    std::vector<std::string> words = {"sample", job.output(),    "--tokens",
-                                      "12",     "--temperature", "0"};
+    std::vector<std::string> words = {"sample", job.file(), "--tokens", "12", "--temperature", "0"};
     for (const auto& prompt : prompts) words.insert(words.end(), {"--prompt", prompt});
     const auto ran = run(words, job.how());
     INFO(ran.err);

@@ -10,7 +10,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// A sum over samples that an index takes, or a mean that divides by a clamped sum of weights.
+// A sum over samples that an index takes, or a mean that divides by a sum of such weights.
 constexpr const char* kModel = R"(
 local nn, torch = require "perigee.nn", require "perigee.torch"
 return {
@@ -21,11 +21,12 @@ return {
   model = function() return nn.Linear(4, 4) end,
   forward = function(net, batch, o)
     local errors = (net(batch.x) - batch.y):pow(2)
+    local rows = torch.arange(errors:size(0), { dtype = "int64" })
     if o.loss == "weighted" then
-      return { loss = (errors * batch.kept):sum() / batch.kept:sum():clamp_min(1) }
+      local kept = torch.index_select(batch.kept, 0, rows)
+      return { loss = (errors * batch.kept):sum() / kept:sum():clamp_min(1) }
     end
     if o.loss == "renormed" then return { loss = torch.renorm(errors, 2, 1, 1):sum() } end
-    local rows = torch.arange(errors:size(0), { dtype = "int64" })
     return { loss = torch.index_select(errors, 0, rows):sum() }
   end,
 }
