@@ -88,7 +88,7 @@ TEST_CASE("sample completes several prompts side by side, as one after the other
 
 TEST_CASE("a model without a cache completes several prompts as one after the other") {
   const TrainingJob job("kind = \"moe\"\nlayers = 1\nwidth = 32\nheads = 2\n");
-  job.good("train", "--set train.steps=2 --set train.checkpoint_every=2 --set optimizer.lr=0.05");
+  job.good("train", "--set train.steps=1 --set optimizer.lr=0.0");
   const auto greedy = [&](const std::vector<std::string>& prompts) {
     std::vector<std::string> words = {"sample", job.file(), "--tokens", "12", "--temperature", "0"};
     for (const auto& prompt : prompts) words.insert(words.end(), {"--prompt", prompt});
