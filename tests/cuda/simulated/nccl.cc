@@ -49,7 +49,6 @@ struct State {
   std::shared_ptr<Clique> clique;
   int rank = 0, device = 0;
   bool aborted = false;
-  bool messaged = false;          // it has sent or received
   StreamState* stream = nullptr;  // of its last call
   int64_t collectives = 0;
   std::map<int, int64_t> sent, received;  // by peer
@@ -351,10 +350,6 @@ ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
     return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
   }
   call.rank = state.rank;
-  if (call.kind == Kind::send || call.kind == Kind::receive) {
-    state.messaged = true;
-    m.changed.notify_all();
-  }
   group.push_back({&state, &stream, call, label_or("NCCL")});
   if (depth > 0) return ncclSuccess;
   launch(std::exchange(group, {}));
@@ -390,9 +385,6 @@ ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* result) {
   const auto state = [&] {
     if (clique.failure != ncclSuccess) return clique.failure;
     if (clique.joined < clique.size) return ncclInProgress;
-    // The first message between two connects them, which both have to ask for.
-    const bool connects = clique.size == 2 && state_of(communicator).messaged;
-    if (connects && !std::ranges::all_of(clique.members, &State::messaged)) return ncclInProgress;
     return state_of_windows(member_of(state_of(communicator)));
   };
   // A rank that polls leaves the processor to the others.
