@@ -33,11 +33,11 @@ constexpr uint64_t kMostIntegers = uint64_t{1} << 32;  // of a range, as in exec
 
 graph::ValueId integer(Session& session, const graph::TensorType& type, int64_t low, int64_t high) {
   if (high > low && static_cast<uint64_t>(high) - static_cast<uint64_t>(low) > kMostIntegers) {
-    fail("capture",
-         "random integers are drawn from a range of at most 2^32, but got [{}, {}){}: give random_ "
-         "or "
-         "randint closer limits",
-         low, high, session.where());
+    fail(
+        "capture",
+        "random integers have a range of at most 2^32, but got [{}, {}){}: give random_ or randint "
+        "closer limits",
+        low, high, session.where());
   }
   return draw(session, "integer", {{"low", low}, {"high", high}}, type);
 }

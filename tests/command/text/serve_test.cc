@@ -150,9 +150,12 @@ TEST_CASE("a server ends with its open requests, and survives what is no request
   std::vector<std::unique_ptr<Client>> idle;
   for (int i = 0; i < 20; ++i) idle.push_back(std::make_unique<Client>(server.port));
   CHECK(ask(server.port) == 200);
-  const Client foreign(server.port);
-  foreign.send("GET /v1/models HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n");
-  CHECK_THAT(foreign.read_all(), Contains("403") && Contains("answers requests for 127.0.0.1"));
+  for (const std::string host : {"example.org", "127.example.org", "127.0.0.1.example.org:80"}) {
+    CAPTURE(host);
+    const Client foreign(server.port);
+    foreign.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+    CHECK_THAT(foreign.read_all(), Contains("403") && Contains("answers requests for 127.0.0.1"));
+  }
 
   const Client open(server.port);
   open.post("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 190000}, {"ignore_eos", true}});

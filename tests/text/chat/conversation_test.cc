@@ -150,6 +150,28 @@ TEST_CASE("a template is that of the tokenizer's folder unless a file is given")
   CHECK_THAT(error_of([&] { rendered(); }), Catch::EndsWith("must be a JSON object, but is not"));
 }
 
+TEST_CASE("a tokenizer that takes special tokens for letters is refused") {
+  // As SentencePiece, which has ids for them.
+  class Letters : public text::Tokenizer {
+   public:
+    int64_t vocab() const override { return 257; }
+    std::vector<int64_t> encode(std::string_view text) const override {
+      return {text.begin(), text.end()};
+    }
+    std::string decode(const std::vector<int64_t>& tokens) const override {
+      return {tokens.begin(), tokens.end()};
+    }
+    int64_t token_id(std::string_view token) const override { return token == "</s>" ? 256 : -1; }
+  };
+  const test::Folder folder;
+  const ChatTemplate chat(folder.add("chat.jinja", kChat), add_tokenizer(folder, "abc"), 0);
+  const auto refused = Catch::Contains("takes \"</s>\" for letters: name");
+  CHECK_THROWS_WITH(
+      text::encode_conversation(chat, Letters(), conversation({{"user", "a"}, {"assistant", "b"}})),
+      refused);
+  CHECK_THROWS_WITH(text::end_tokens(chat, Letters()), refused);
+}
+
 TEST_CASE("a broken conversation is named with its file and line") {
   const test::Folder folder;
   const ChatTemplate chat(folder.add("t.jinja", kChat), "bytes");

@@ -21,7 +21,9 @@ class Bytes : public TextService {
   std::deque<TextRequest> requests;
   int64_t most = 100;  // requests
 
-  int64_t context() const override { return 64; }
+  int64_t room = 64;  // tokens
+
+  int64_t context() const override { return room; }
   int64_t vocab() const override { return 128; }
   int64_t capacity() const override { return most; }
   std::vector<int64_t> encode(const std::string& text) const override {
@@ -133,6 +135,20 @@ TEST_CASE("a completion has a text for each prompt and choice, with counts of to
         json({{"index", 2}, {"text", "ABab"}, {"logprobs", nullptr}, {"finish_reason", "length"}}));
   CHECK(value["usage"] ==
         json({{"prompt_tokens", 5}, {"completion_tokens", 12}, {"total_tokens", 17}}));
+}
+
+TEST_CASE("templates get the arguments of earlier calls as objects") {
+  Server server({.tokens = 7});
+  server.service.room = 200;
+  server.post("/v1/chat/completions", R"({"messages": [{"role": "assistant", "content": null,
+      "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\":1}"}},
+                     {"function": {"name": "g", "arguments": "no JSON"}}]}]})");
+  REQUIRE(server.service.requests.size() == 1);
+  const auto got = json::parse(server.service.decode(server.service.requests[0].prompt));
+  const auto& message = got["messages"][0];
+  CHECK(message["content"].is_null());
+  CHECK(message["tool_calls"][0]["function"]["arguments"] == json({{"x", 1}}));
+  CHECK(message["tool_calls"][1]["function"]["arguments"] == "no JSON");
 }
 
 TEST_CASE("a chat completion answers the conversation with the options of the request") {
