@@ -12,10 +12,9 @@ using at::Tensor;
 
 // The result may share memory with `wide`.
 PERIGEE_SIMD void add_low(const float* wide, const c10::BFloat16* low, float* sum, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = n - i < kLanes ? n - i : kLanes;
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
     store_lanes(sum + i, load_lanes(wide + i, count, 0) + load_lanes(low + i, count, 0), count);
-  }
+  });
 }
 
 bool is_dense(const Tensor& t, at::ScalarType type) {

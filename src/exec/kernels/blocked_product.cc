@@ -64,10 +64,8 @@ PERIGEE_SIMD void alternate(const uint16_t* first, const uint16_t* second, int64
 }
 
 PERIGEE_SIMD void round_lanes(const float* from, int64_t n, BFloat16* to) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, n - i);
-    store_lanes(to + i, load_lanes(from + i, count, 0), count);
-  }
+  each_lanes(n, [&](int64_t i, auto count)
+                    PERIGEE_LAMBDA { store_lanes(to + i, load_lanes(from + i, count, 0), count); });
 }
 
 #if defined(__x86_64__)
@@ -92,10 +90,8 @@ void round_row(const float* from, int64_t n, BFloat16* to) {
 }
 
 PERIGEE_SIMD void widen_row(const BFloat16* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, n - i);
-    store_lanes(to + i, load_lanes(from + i, count, 0), count);
-  }
+  each_lanes(n, [&](int64_t i, auto count)
+                    PERIGEE_LAMBDA { store_lanes(to + i, load_lanes(from + i, count, 0), count); });
 }
 
 // A factor by its lines: rows of the left one, columns of the right one.

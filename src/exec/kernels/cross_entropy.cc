@@ -21,17 +21,17 @@ template <class T>
 PERIGEE_INLINE float log_sum_exp(const T* x, int64_t n) {
   const float lowest = -std::numeric_limits<float>::infinity();
   Floats top = splat(lowest);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Floats v = load_lanes(x + i, n - i < kLanes ? n - i : kLanes, lowest);
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
+    const Floats v = load_lanes(x + i, count, lowest);
     top = v > top ? v : top;
-  }
+  });
   float most = lowest;
   for (int l = 0; l < kLanes; ++l) most = top[l] > most ? top[l] : most;
   if (most == lowest) most = 0;  // all -inf: the sum is 0
   Floats sum = splat(0);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    sum += exp_negative(load_lanes(x + i, n - i < kLanes ? n - i : kLanes, lowest) - most);
-  }
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
+    sum += exp_negative(load_lanes(x + i, count, lowest) - most);
+  });
   float total = 0;
   for (int l = 0; l < kLanes; ++l) total += sum[l];
   return most + __builtin_logf(total);
@@ -49,12 +49,11 @@ PERIGEE_INLINE double log_sum_exp(const double* x, int64_t n) {
 template <class T>
 PERIGEE_INLINE void gradient_row(const T* x, T* d, const T* weight, int64_t n, float lse, float a,
                                  float c) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = n - i < kLanes ? n - i : kLanes;
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
     Floats v = exp_negative(load_lanes(x + i, count, 0) - lse) * a;
     if (c != 0) v -= weight ? load_lanes(weight + i, count, 0) * c : splat(c);
     store_lanes(d + i, v, count);
-  }
+  });
 }
 PERIGEE_INLINE void gradient_row(const double* x, double* d, const double* weight, int64_t n,
                                  double lse, double a, double c) {

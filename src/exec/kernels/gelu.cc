@@ -37,14 +37,6 @@ PERIGEE_INLINE Floats erf(Floats x) {
   return x * p / q;
 }
 
-// tanh(x) within 2e-7; NaN stays NaN.
-PERIGEE_INLINE Floats tanh(Floats x) {
-  const Floats size = x < 0 ? -x : x;
-  const Floats e = exp_negative(size * -2.0f);
-  const Floats t = (1.0f - e) / (1.0f + e);
-  return x < 0 ? -t : t;
-}
-
 // The erf form.
 struct Exact {
   static PERIGEE_INLINE Floats value(Floats x) { return x * 0.5f * (1.0f + erf(x * kRootHalf)); }
@@ -63,30 +55,32 @@ struct Exact {
   }
 };
 
-// The tanh form.
+// The tanh form, by (1 + tanh(z / 2)) / 2 = 1 / (1 + exp(-z)).
 struct Approximate {
-  static PERIGEE_INLINE Floats tanh_of(Floats x) { return tanh((x + x * x * x * kCubic) * kInner); }
-  static PERIGEE_INLINE Floats value(Floats x) { return x * 0.5f * (1.0f + tanh_of(x)); }
+  static PERIGEE_INLINE Floats z_of(Floats x) { return x * (2 * kInner) * (x * x * kCubic + 1.0f); }
+  static PERIGEE_INLINE Floats value(Floats x) {
+    const Floats z = z_of(x), e = exp_negative(z < 0 ? z : -z);
+    return x * (z < 0 ? e : splat(1)) / (1.0f + e);
+  }
   static PERIGEE_INLINE Floats slope(Floats x) {
-    const Floats t = tanh_of(x);
-    return (1.0f + t) * 0.5f + x * 0.5f * (1.0f - t * t) * kInner * (1.0f + x * x * (3 * kCubic));
+    const Floats z = z_of(x), e = exp_negative(z < 0 ? z : -z), t = 1.0f / (1.0f + e);
+    const Floats z_slope = x * x * (6 * kInner * kCubic) + 2 * kInner;
+    return (z < 0 ? e : splat(1)) * t + e * t * t * x * z_slope;
   }
 };
 
 template <class Form, class T>
 PERIGEE_INLINE void forward_elements(const T* x, T* y, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = n - i < kLanes ? n - i : kLanes;
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
     store_lanes(y + i, Form::value(load_lanes(x + i, count, 0)), count);
-  }
+  });
 }
 template <class Form, class T>
 PERIGEE_INLINE void backward_elements(const T* g, const T* x, T* d, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = n - i < kLanes ? n - i : kLanes;
+  each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
     store_lanes(d + i, load_lanes(g + i, count, 0) * Form::slope(load_lanes(x + i, count, 0)),
                 count);
-  }
+  });
 }
 
 // Adds each row of d to `sum` [n] while it is in the cache.
@@ -96,11 +90,10 @@ PERIGEE_INLINE void backward_rows(const T* g, const T* x, T* d, float* sum, int6
   for (int64_t row = 0; row < rows; ++row) {
     T* to = d + row * n;
     backward_elements<Form>(g + row * n, x + row * n, to, n);
-    for (int64_t i = 0; i < n; i += kLanes) {
-      const int64_t count = n - i < kLanes ? n - i : kLanes;
+    each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {
       const Floats added = load_lanes(to + i, count, 0);
       store_lanes(sum + i, load_lanes(sum + i, count, 0) + added, count);
-    }
+    });
   }
 }
 

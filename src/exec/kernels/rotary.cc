@@ -16,26 +16,24 @@ using at::Tensor;
 // y = x * cos + cat(-x2, x1) * sin of one row of two halves, and its derivative.
 #define PERIGEE_ROTARY(T, A)                                                                \
   PERIGEE_SIMD void turn(const T* x, const A* cos, const A* sin, T* y, int64_t half) {      \
-    for (int64_t i = 0; i < half; i += kLanes) {                                            \
-      const int64_t count = half - i < kLanes ? half - i : kLanes;                          \
+    each_lanes(half, [&](int64_t i, auto count) PERIGEE_LAMBDA {                            \
       const Floats a = load_lanes(x + i, count, 0), b = load_lanes(x + half + i, count, 0); \
       const Floats c = load_lanes(cos + i, count, 0), s = load_lanes(sin + i, count, 0);    \
       const Floats d = load_lanes(cos + half + i, count, 0),                                \
                    t = load_lanes(sin + half + i, count, 0);                                \
       store_lanes(y + i, a * c - b * s, count);                                             \
       store_lanes(y + half + i, b * d + a * t, count);                                      \
-    }                                                                                       \
+    });                                                                                     \
   }                                                                                         \
   PERIGEE_SIMD void turn_back(const T* g, const A* cos, const A* sin, T* x, int64_t half) { \
-    for (int64_t i = 0; i < half; i += kLanes) {                                            \
-      const int64_t count = half - i < kLanes ? half - i : kLanes;                          \
+    each_lanes(half, [&](int64_t i, auto count) PERIGEE_LAMBDA {                            \
       const Floats a = load_lanes(g + i, count, 0), b = load_lanes(g + half + i, count, 0); \
       const Floats c = load_lanes(cos + i, count, 0), s = load_lanes(sin + i, count, 0);    \
       const Floats d = load_lanes(cos + half + i, count, 0),                                \
                    t = load_lanes(sin + half + i, count, 0);                                \
       store_lanes(x + i, a * c + b * t, count);                                             \
       store_lanes(x + half + i, b * d - a * s, count);                                      \
-    }                                                                                       \
+    });                                                                                     \
   }
 PERIGEE_ROTARY(float, float)
 PERIGEE_ROTARY(c10::BFloat16, c10::BFloat16)

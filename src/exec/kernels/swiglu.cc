@@ -13,28 +13,25 @@ using at::Tensor;
 // 1 / (1 + exp(-x)); NaN stays NaN.
 PERIGEE_INLINE Floats sigmoid(Floats x) {
   const Floats e = exp_negative(x < 0 ? x : -x);
-  const Floats small = e / (1.0f + e), large = 1.0f / (1.0f + e);
-  return x < 0 ? small : large;
+  return (x < 0 ? e : splat(1)) / (1.0f + e);
 }
 
 #define PERIGEE_SWIGLU(T)                                                                     \
   PERIGEE_SIMD void forward(const T* gate, const T* up, T* y, int64_t n) {                    \
-    for (int64_t i = 0; i < n; i += kLanes) {                                                 \
-      const int64_t count = n - i < kLanes ? n - i : kLanes;                                  \
+    each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {                                 \
       const Floats a = load_lanes(gate + i, count, 0), b = load_lanes(up + i, count, 0);      \
       store_lanes(y + i, a * sigmoid(a) * b, count);                                          \
-    }                                                                                         \
+    });                                                                                       \
   }                                                                                           \
   PERIGEE_SIMD void backward(const T* grad, const T* gate, const T* up, T* to_gate, T* to_up, \
                              int64_t n) {                                                     \
-    for (int64_t i = 0; i < n; i += kLanes) {                                                 \
-      const int64_t count = n - i < kLanes ? n - i : kLanes;                                  \
+    each_lanes(n, [&](int64_t i, auto count) PERIGEE_LAMBDA {                                 \
       const Floats g = load_lanes(grad + i, count, 0), a = load_lanes(gate + i, count, 0),    \
                    b = load_lanes(up + i, count, 0);                                          \
       const Floats s = sigmoid(a);                                                            \
       store_lanes(to_gate + i, g * b * s * (1.0f + a * (1.0f - s)), count);                   \
       store_lanes(to_up + i, g * a * s, count);                                               \
-    }                                                                                         \
+    });                                                                                       \
   }
 PERIGEE_SWIGLU(float)
 PERIGEE_SWIGLU(c10::BFloat16)

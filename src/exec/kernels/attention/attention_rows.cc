@@ -186,7 +186,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
           const int64_t own = block.seen(i);
           block.mask(row, own, kLowest);
           T top;
-          sums[i] = exponentials(row, own, top);
+          sums[i] = exponentials(row, own, top, row);
           lse_row[r + i] = top + std::log(sums[i]);
           std::fill(row + own, row + seen, T{0});
         }

@@ -106,44 +106,19 @@ void pack_rows(MatrixRows<const E> from, MatrixSize size, MatrixRows<Word<E>> to
   }
 }
 
-// A block of scores as a right factor: pairs of its rows, in memory that is taken for them, or
-// floats where they lie.
-template <class E>
-class RightScores {
- public:
-  RightScores(Room& room, int64_t step) {
-    if constexpr (kPairs<E>) pairs_ = room.words<E>(kQueryRows, step);
-  }
-  MatrixRows<const Word<E>> of(MatrixRows<float> scores, int64_t keys) const {
-    if constexpr (kPairs<E>) {
-      pair_rows(reading(scores), {kQueryRows, keys}, pairs_);
-      return reading(pairs_);
-    } else {
-      return reading(scores);
-    }
-  }
-
- private:
-  MatrixRows<Word<E>> pairs_{};
-};
-
-// A block of scores as a left factor: its rows rounded, in memory that is taken for them, or floats
-// where they lie.
+// A block of probabilities as a left factor: rounded, in memory that is taken for them, or floats
+// where the scores lie.
 template <class E>
 class LeftScores {
  public:
   LeftScores(Room& room, int64_t step) {
     if constexpr (kPairs<E>) rounded_ = room.elements<E>(kQueryRows, step);
   }
-  // Is called for each row of the block before `of`.
-  void add_row(const float* row, int64_t count, int64_t i) const {
-    if constexpr (kPairs<E>) round_row(row, count, 1, rounded_.row(i));
-  }
-  MatrixRows<const E> of(MatrixRows<float> scores) const {
+  MatrixRows<E> of(MatrixRows<float> scores) const {
     if constexpr (kPairs<E>) {
-      return reading(rounded_);
+      return rounded_;
     } else {
-      return reading(scores);
+      return scores;
     }
   }
 
@@ -251,18 +226,17 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
       float* lse_row = lse + (b * n.heads + h) * n.queries;
       each_block(n, options.causal, 0, n.keys, [&](int64_t r, int64_t seen) {
         multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false, s.scores);
+        const auto p = s.p.of(s.scores);
         float sums[kQueryRows];
         for (int64_t i = 0; i < kQueryRows; ++i) {
           const int64_t own = seen_by(r + i, 0, seen, options.causal);
-          float* row = s.scores.row(i);
           float top;
-          sums[i] = exponentials(row, own, top, options.scale);
+          sums[i] = exponentials(s.scores.row(i), own, top, p.row(i), options.scale);
           lse_row[r + i] = top + std::log(sums[i]);
-          std::fill(row + own, row + seen, 0.0F);
-          s.p.add_row(row, seen, i);
+          std::fill(p.row(i) + own, p.row(i) + seen, E(0.0F));
         }
         const auto results = rows_from(out, r);
-        multiply<E>({kQueryRows, n.value_size, seen}, s.p.of(s.scores), reading(s.values), false,
+        multiply<E>({kQueryRows, n.value_size, seen}, reading(p), reading(s.values), false,
                     s.results.sums(results));
         for (int64_t i = 0; i < kQueryRows; ++i) s.results.finish_row(i, 1 / sums[i], results);
       });
@@ -271,13 +245,56 @@ std::tuple<Tensor, Tensor> forward(const Tensor& query, const Tensor& key, const
   return {std::move(output), std::move(logsumexp)};
 }
 
+// Scores and gradients of probabilities of a block; `compute` makes them probabilities and gradients
+// of scores, which are factors: pairs and rounded rows in memory of their own, or floats where
+// they lie.
+template <class E>
+struct BlockGradients {
+  MatrixRows<float> scores, d;
+  MatrixRows<Word<E>> p_right, d_right;
+  MatrixRows<E> d_left;
+
+  BlockGradients(Room& room, int64_t part)
+      : scores(room.floats(kQueryRows, part + kRowPadding)),
+        d(room.floats(kQueryRows, part + kRowPadding)) {
+    if constexpr (kPairs<E>) {
+      p_right = room.words<E>(kQueryRows, part + kRowPadding);
+      d_right = room.words<E>(kQueryRows, part + kRowPadding);
+      d_left = room.elements<E>(kQueryRows, part + 2 * kRowPadding);
+    } else {
+      p_right = scores;
+      d_right = d_left = d;
+    }
+  }
+
+  // `own`: how many keys row i sees, of n; lse and dots: of the block's rows.
+  template <class Own>
+  void compute(int64_t n, float scale, Own own, const float* lse, const float* dots) const {
+    const auto row = [&](int64_t i) {
+      return ScoreRow{scores.row(i), d.row(i), own(i), lse[i], dots[i]};
+    };
+    if constexpr (kPairs<E>) {
+      for (int64_t i = 0; i < kQueryRows; i += 2) {
+        score_pairs(row(i), row(i + 1), n, scale,
+                    {p_right.row(i / 2), d_right.row(i / 2), d_left.row(i), d_left.row(i + 1)});
+      }
+    } else {
+      for (int64_t i = 0; i < kQueryRows; ++i) {
+        const int64_t seen = own(i);
+        probabilities(scores.row(i), seen, lse[i], scale);
+        score_gradients(d.row(i), scores.row(i), seen, dots[i], scale);
+        std::fill(scores.row(i) + seen, scores.row(i) + n, 0.0F);
+        std::fill(d.row(i) + seen, d.row(i) + n, 0.0F);
+      }
+    }
+  }
+};
+
 template <class E>
 struct BackwardScratch {
   MatrixRows<Word<E>> keys, values, key_rows;  // of a part
-  MatrixRows<float> p, d;                      // of a block of queries and a part of the keys
-  RightScores<E> right;                        // of p, then of d
-  LeftScores<E> d_left;
-  MatrixRows<float> dk, dv;  // gradients of all keys and values, transposed
+  BlockGradients<E> block;                     // of queries and a part of the keys
+  MatrixRows<float> dk, dv;                    // gradients of all keys and values, transposed
   // Of a head's queries.
   MatrixRows<E> q_columns, dout_columns;
   MatrixRows<float> dots;  // of rows of the output and its gradient
@@ -292,10 +309,7 @@ struct BackwardScratch {
       : keys(room.words<E>(n.size, part + kRowPadding)),
         values(room.words<E>(n.value_size, part + kRowPadding)),
         key_rows(room.words<E>(part, n.size)),
-        p(room.floats(kQueryRows, part + kRowPadding)),
-        d(room.floats(kQueryRows, part + kRowPadding)),
-        right(room, part + kRowPadding),
-        d_left(room, part + 2 * kRowPadding),
+        block(room, part),
         dk(room.floats(n.size, key_step(n))),
         dv(room.floats(n.value_size, key_step(n))),
         q_columns(room.elements<E>(n.size, n.queries + 2 * kRowPadding)),
@@ -344,24 +358,18 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
         pack_rows(keys, {count, n.size}, s.key_rows);
         const auto dk = columns_from(s.dk, first), dv = columns_from(s.dv, first);
         each_block(n, options.causal, first, count, [&](int64_t r, int64_t seen) {
-          multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false, s.p);
+          multiply<E>({kQueryRows, seen, n.size}, rows_from(q, r), reading(s.keys), false,
+                      s.block.scores);
           multiply<E>({kQueryRows, seen, n.value_size}, rows_from(dout, r), reading(s.values),
-                      false, s.d);
-          for (int64_t i = 0; i < kQueryRows; ++i) {
-            const int64_t own = seen_by(r + i, first, seen, options.causal);
-            float *p_row = s.p.row(i), *d_row = s.d.row(i);
-            probabilities(p_row, own, lse_row[r + i], options.scale);
-            score_gradients(d_row, p_row, own, s.dots.data[r + i], options.scale);
-            std::fill(p_row + own, p_row + seen, 0.0F);
-            std::fill(d_row + own, d_row + seen, 0.0F);
-            s.d_left.add_row(d_row, seen, i);
-          }
+                      false, s.block.d);
+          const auto own = [&](int64_t i) { return seen_by(r + i, first, seen, options.causal); };
+          s.block.compute(seen, options.scale, own, lse_row + r, s.dots.data + r);
           multiply<E>({n.value_size, seen, kQueryRows}, reading(columns_from(s.dout_columns, r)),
-                      s.right.of(s.p, seen), true, dv);
+                      reading(s.block.p_right), true, dv);
           multiply<E>({n.size, seen, kQueryRows}, reading(columns_from(s.q_columns, r)),
-                      s.right.of(s.d, seen), true, dk);
-          multiply<E>({kQueryRows, n.size, seen}, s.d_left.of(s.d), reading(s.key_rows), first > 0,
-                      rows_from(dq_sums, r));
+                      reading(s.block.d_right), true, dk);
+          multiply<E>({kQueryRows, n.size, seen}, reading(s.block.d_left), reading(s.key_rows),
+                      first > 0, rows_from(dq_sums, r));
         });
       }
       for (int64_t i = 0; i < n.queries; ++i) s.dq.finish_row(i, 1, dq);

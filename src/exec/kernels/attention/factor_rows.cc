@@ -35,12 +35,11 @@ PERIGEE_INLINE Words words_of(const float* from) {
 
 // Transposes a tile of 16 rows: exchanges its two blocks off the diagonal, then those of the blocks.
 PERIGEE_INLINE void transpose_tile(Words (&rows)[kLanes]) {
-  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #pragma GCC unroll 4
   for (int half = kLanes / 2; half > 0; half /= 2) {
-    const Ints right = (lane & half) != 0;
-    const Ints upper = (right & (lane - half + kLanes)) | (~right & lane);
-    const Ints lower = (right & (lane + kLanes)) | (~right & (lane + half));
+    const Ints right = (kLaneNumbers & half) != 0;
+    const Ints upper = (right & (kLaneNumbers - half + kLanes)) | (~right & kLaneNumbers);
+    const Ints lower = (right & (kLaneNumbers + kLanes)) | (~right & (kLaneNumbers + half));
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       if ((i & half) != 0) continue;
