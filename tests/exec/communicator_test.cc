@@ -46,7 +46,7 @@ void all_collectives(Communicator& communicator) {
       must(at::allclose(out, expected), "all_reduce of complex numbers");
     }
   }
-  for (auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+  for (auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kShort, at::kByte}) {
     for (int64_t size : {3, 5000, 300000}) {
       std::vector<at::Tensor> all;
       for (int64_t r = 0; r < n; ++r) all.push_back(operand_of(r, {size}, type));

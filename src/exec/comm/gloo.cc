@@ -18,6 +18,7 @@
 
 #include "base/fail.h"
 #include "base/network/socket.h"
+#include "compile/draft/collective.h"
 #include "exec/comm/reduce.h"
 #include "exec/task_thread.h"
 
@@ -28,15 +29,12 @@ using Kind = Collective::Kind;
 using at::Tensor;
 using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
-  switch (reduce) {
-    case mesh::Reduce::max:
-      return c10d::ReduceOp::MAX;
-    case mesh::Reduce::min:
-      return c10d::ReduceOp::MIN;
-    default:
-      return c10d::ReduceOp::SUM;
-  }
+// Returns whether an all-reduce adds up floating-point numbers, which it leaves to Gloo. Gloo's max
+// and min may drop a NaN; it adds up integers and booleans in their own type, and no int16.
+bool adds_floats(const Transfer& t) {
+  const auto type = t.input.scalar_type();
+  return (c10::isFloatingType(type) || c10::isComplexType(type)) &&
+         (t.reduce == mesh::Reduce::sum || t.reduce == mesh::Reduce::average);
 }
 
 // Returns the result of `start`, which hands a collective or message to c10d. Only one thread of the
@@ -151,6 +149,27 @@ void reduce_scatter(Messages& messages, Transfer& t, int64_t index) {
   }
 }
 
+// Every rank reduces its part, which the others gather.
+void all_reduce(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, const Transfer& t,
+                int64_t ranks, int64_t index) {
+  const auto output = t.output.view({-1});
+  const auto counts = compile::part_lengths(output.numel(), ranks);
+  const auto part = output.split_with_sizes(counts)[index];
+  const auto elements = compile::workspace_elements("comm::reduce_scatter", counts);
+  std::vector<std::byte> workspace(static_cast<size_t>(elements * output.element_size()));
+  Messages messages(gloo, timeout);  // end before the workspace, also after an error
+  Transfer reduced{.kind = Kind::reduce_scatter,
+                   .input = t.input.view({-1}),
+                   .output = part,
+                   .reduce = t.reduce,
+                   .input_counts = counts,
+                   .workspace = at::from_blob(workspace.data(), {elements}, output.options())};
+  reduce_scatter(messages, reduced, index);
+  Transfer gathered{
+      .kind = Kind::all_gather, .input = part, .output = output, .output_counts = counts};
+  all_gather(messages, gathered, index);
+}
+
 // A device of Gloo, and the sockets at which it listens.
 struct ListeningDevice {
   std::shared_ptr<::gloo::transport::Device> device;
@@ -175,12 +194,14 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
   if (t.pack) t.pack();
   switch (t.kind) {
     case Kind::all_reduce: {
+      if (!adds_floats(t)) {
+        all_reduce(gloo, timeout, t, ranks, index);
+        break;
+      }
       if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
       std::vector<Tensor> tensors = {borrowed(t.output)};
-      one_at_a_time([&] {
-        return gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)});
-      })->wait();
-      if (t.reduce == mesh::Reduce::average) make_average(t.output, ranks);
+      one_at_a_time([&] { return gloo.allreduce(tensors); })->wait();
+      if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
       break;
     }
     case Kind::all_gather:
@@ -194,7 +215,8 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
       break;
     case Kind::broadcast: {
       if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
-      std::vector<Tensor> tensors = {borrowed(t.output)};
+      // As bytes: Gloo does not broadcast all types.
+      std::vector<Tensor> tensors = {borrowed(t.output.view({-1}).view(at::kByte))};
       one_at_a_time([&] {
         return gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0});
       })->wait();

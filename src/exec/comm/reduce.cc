@@ -21,6 +21,17 @@ namespace {
 
 using mesh::Reduce;
 
+// The type that elements are added up in. No sum of integers over ranks overflows it.
+template <class T>
+struct SumType {
+  using type = at::opmath_type<T>;
+};
+template <class T>
+requires std::is_integral_v<T>
+struct SumType<T> {
+  using type = std::conditional_t<(sizeof(T) < sizeof(int64_t)), int64_t, __int128>;
+};
+
 // add: to += x; widen: to = x. `to` is in a cache, x in memory.
 #define PERIGEE_STREAM(NAME, OP, W, T)                                 \
   PERIGEE_SIMD void NAME(W* to, const T* x, int64_t n) {               \
@@ -119,7 +130,7 @@ void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inpu
                            streams);
   }
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, type, "reduce", [&] {
-    using W = std::conditional_t<std::is_same_v<scalar_t, bool>, int, at::opmath_type<scalar_t>>;
+    using W = typename SumType<scalar_t>::type;
     constexpr int64_t kTile = 2048;
     alignas(64) std::array<W, kTile> tile;
     for (int64_t at = begin; at < end; at += kTile) {
@@ -153,14 +164,6 @@ void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Ten
     to.push_back(static_cast<std::byte*>(output.mutable_data_ptr()));
   }
   reduce_elements(inputs[0].scalar_type(), from, to, reduce, begin, end);
-}
-
-void make_average(const at::Tensor& sum, int64_t ranks) {
-  if (c10::isIntegralType(sum.scalar_type(), false)) {
-    sum.div_(ranks, "trunc");
-  } else {
-    sum.div_(ranks);
-  }
 }
 
 }  // namespace perigee::exec

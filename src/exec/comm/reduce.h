@@ -12,9 +12,11 @@
 namespace perigee::exec {
 
 // Writes to every buffer of `outputs` the reduction of `inputs`, in their order, for elements
-// [begin, end). All have elements of `type`; bfloat16 and float16 are added up in float32. An
-// output may be an input. `streams`: the results are too large for the caches, which those bypass
-// that are no input. Throws Error for an element type that cannot be reduced.
+// [begin, end). All have elements of `type`; bfloat16 and float16 are added up in float32, integers
+// in a type that holds their sum. An average of integers or booleans is rounded towards 0; a sum of
+// booleans is their disjunction. The largest or least of elements with a NaN is NaN. An output may
+// be an input. `streams`: the results are too large for the caches, which those bypass that are no
+// input. Throws Error for an element type that cannot be reduced.
 void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inputs,
                      std::span<std::byte* const> outputs, mesh::Reduce reduce, int64_t begin,
                      int64_t end, bool streams = false);
@@ -22,8 +24,5 @@ void reduce_elements(at::ScalarType type, std::span<const std::byte* const> inpu
 // The same for contiguous tensors of one element type.
 void reduce_elements(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs,
                      mesh::Reduce reduce, int64_t begin, int64_t end);
-
-// Divides a sum over ranks by their number: integers as reduce_elements does, towards 0.
-void make_average(const at::Tensor& sum, int64_t ranks);
 
 }  // namespace perigee::exec

@@ -2,6 +2,7 @@
 #include "exec/comm/reduce.h"
 
 #include <cmath>
+#include <limits>
 
 #include "exec/kernels/kernels.h"
 #include "exec/tensor.h"
@@ -26,10 +27,25 @@ TEST_CASE("the largest and the least of several ranks' numbers are NaN where one
   }
 }
 
-TEST_CASE("an average of integers is rounded towards 0") {
-  const auto sum = at::tensor(std::vector<int64_t>{7, -7, 8});
-  make_average(sum, 2);
-  CHECK(at::equal(sum, at::tensor(std::vector<int64_t>{3, -3, 4})));
+TEST_CASE("an average of integers is rounded towards 0, and its sum does not overflow") {
+  const auto average = [](const std::vector<at::Tensor>& terms) {
+    const auto out = at::empty_like(terms[0]);
+    reduce_elements(terms, std::span(&out, 1), mesh::Reduce::average, 0, out.numel());
+    return out;
+  };
+  const auto terms = at::tensor(std::vector<int64_t>{7, -7, 8});
+  CHECK(at::equal(average({terms, at::zeros_like(terms)}),
+                  at::tensor(std::vector<int64_t>{3, -3, 4})));
+  CHECK(at::equal(average({terms.ge(0), terms.gt(7)}), terms.gt(7)));
+  for (const auto& [type, most] : {std::pair{at::kByte, int64_t{255}},
+                                   {at::kChar, 127},
+                                   {at::kShort, 32767},
+                                   {at::kInt, std::numeric_limits<int32_t>::max()},
+                                   {at::kLong, std::numeric_limits<int64_t>::max()}}) {
+    CAPTURE(type);
+    const auto largest = at::full({3}, most, type);
+    CHECK(at::equal(average(std::vector<at::Tensor>(256, largest)), largest));
+  }
 }
 
 TEST_CASE("products of experts read weights of one row or column, whatever its stride") {

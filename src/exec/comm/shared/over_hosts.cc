@@ -68,6 +68,12 @@ mesh::Reduce without_division(mesh::Reduce reduce) {
   return reduce == mesh::Reduce::average ? mesh::Reduce::sum : reduce;
 }
 
+// Returns whether partial sums may overflow the operand's type where the result does not.
+bool averages_integers(const Transfer& t) {
+  return t.reduce == mesh::Reduce::average &&
+         c10::isIntegralType(t.input.scalar_type(), /*includeBool=*/true);
+}
+
 }  // namespace
 
 HostMembers members_of_hosts(std::span<const std::string> hosts) {
@@ -146,6 +152,7 @@ Transfer GroupOverHosts::broadcast_within(const Tensor& input, const Tensor& out
 
 void GroupOverHosts::all_reduce(const Transfer& t) const {
   const auto& [host, lane, between, messages] = carriers_;
+  if (averages_integers(t)) return finish(*between, t);
   const auto reduce = without_division(t.reduce);
   Tensor input = t.input, output = t.output;
   std::shared_ptr<std::byte> copy;  // of operands that are not shared: one for all phases
@@ -172,7 +179,7 @@ void GroupOverHosts::all_reduce(const Transfer& t) const {
   }
   if (part.numel() > 0) {
     finish(*lane, {.kind = Kind::all_reduce, .input = part, .output = part, .reduce = reduce});
-    if (t.reduce == mesh::Reduce::average) make_average(part, size());
+    if (t.reduce == mesh::Reduce::average) part.div_(size());
   }
   if (host) {
     finish(*host,
@@ -211,7 +218,7 @@ void GroupOverHosts::all_gather(const Transfer& t) const {
 void GroupOverHosts::reduce_scatter(const Transfer& t) const {
   const auto& [host, lane, between, messages] = carriers_;
   const int64_t piece = t.workspace.numel() / slots_;
-  if (piece == 0) return finish(*between, t);
+  if (piece == 0 || averages_integers(t)) return finish(*between, t);
   const auto reduce = without_division(t.reduce);
   const auto parts = t.input.split_with_sizes(t.input_counts);
   const int64_t most = *std::ranges::max_element(t.input_counts);
@@ -260,7 +267,7 @@ void GroupOverHosts::reduce_scatter(const Transfer& t) const {
     exchanged.wait();
     reduce_elements(summands, std::span(&result, 1), reduce, 0, result.numel());
   }
-  if (t.reduce == mesh::Reduce::average) make_average(t.output, size());
+  if (t.reduce == mesh::Reduce::average) t.output.div_(size());
 }
 
 // Within the host, each member sends to the one `shift` places on.
