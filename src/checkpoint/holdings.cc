@@ -65,13 +65,14 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
 }
 
 // Appends, for tensors that differ between copies, each copy's part with the ranks that hold it.
-void add_copies(const plan::Plan& plan, int64_t step, std::vector<Holding>& all) {
+void add_copies(const graph::Graph& graph, const plan::Plan& plan, int64_t step,
+                std::vector<Holding>& all) {
   const auto copies = plan::copies_of(plan);
   if (copies == 1) return;
   const auto axes = plan.copy_axes;
   const auto whole = all.size();
   for (size_t h = 0; h < whole; ++h) {
-    if (!are_apart(plan, all[h].part.name, step)) continue;
+    if (!are_apart(graph, plan, all[h].part.name, step)) continue;
     std::vector<std::vector<int64_t>> ranks(static_cast<size_t>(copies));
     for (auto rank : all[h].ranks) {
       const auto group = mesh::group_of(plan.mesh, axes, rank);
@@ -92,8 +93,11 @@ TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy) 
   return result;
 }
 
-bool are_apart(const plan::Plan& plan, const std::string& name, int64_t step) {
+bool are_apart(const graph::Graph& graph, const plan::Plan& plan, const std::string& name,
+               int64_t step) {
   if (plan::copies_of(plan) == 1) return false;
+  const auto* input = graph.find_input(name);
+  if (input && graph.is_fixed(*input)) return false;
   const auto colon = name.find(':');
   const bool state = colon != std::string::npos;
   const auto parameter = state ? name.substr(colon + 1) : name;
@@ -189,7 +193,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     for (auto& holding : holdings_of(part, placed, plan.mesh)) all.push_back(std::move(holding));
   }
   add_pieces(graph, plan, spec, stages, all);
-  add_copies(plan, step, all);
+  add_copies(graph, plan, step, all);
   return all;
 }
 

@@ -17,7 +17,7 @@ TensorPart part_of_binding(const compile::Program& program, const compile::Bindi
 // the training graph; the same list on all ranks. `program` is one rank's. States have the
 // placements of their parameters or, where the plan's units shard them, are in the ranks' pieces.
 // Where ranks train copies of the model, a tensor is the average over the copies, and "copies:NAME"
-// has them stacked along a new first dim, unless the copies are equal after `step`.
+// has them stacked along a new first dim, unless the copies are equal after `step` (are_apart).
 std::vector<Holding> all_holdings(const compile::Program& program, const graph::Graph& graph,
                                   const plan::Plan& plan, const compile::StepSpec& spec,
                                   int64_t step);
@@ -25,8 +25,10 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
 // Returns the part of "copies:NAME" that holds the part of one copy.
 TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy);
 
-// Returns whether the copies of a parameter, buffer or state of the name differ after the step.
-bool are_apart(const plan::Plan& plan, const std::string& name, int64_t step);
+// Returns whether the copies of a parameter, buffer or state of the training graph may differ after
+// the step.
+bool are_apart(const graph::Graph& graph, const plan::Plan& plan, const std::string& name,
+               int64_t step);
 
 // Returns whether a checkpoint holds bindings of this kind.
 bool is_kept(compile::Binding::Kind kind);

@@ -1,8 +1,12 @@
-// Models that read buffers which they change, in pipelines.
+// Models that read buffers which they change, in pipelines, and buffers of copies of a model.
 #include <fmt/format.h>
 #include <torch/nn.h>
 
+#include <limits>
+
 #include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/torch_test.h"
 #include "train/trainer.h"
 
@@ -55,6 +59,31 @@ class Blocks : public torch::nn::Module {
   torch::nn::ModuleList blocks_{nullptr};
   torch::Tensor rate_;
   bool shared_ = false;
+};
+
+// A linear map that reads two buffers of extreme numbers, and counts its calls from 200.
+class Counted : public torch::nn::Module {
+ public:
+  Counted() {
+    linear_ = register_module("linear", torch::nn::Linear(6, 6));
+    linear_->to(torch::kDouble);
+    lowest_ = register_buffer(
+        "lowest", torch::full({6}, std::numeric_limits<double>::lowest(), torch::kDouble));
+    most_ = register_buffer("most",
+                            torch::full({6}, std::numeric_limits<int64_t>::max(), torch::kLong));
+    calls_ = register_buffer("calls", torch::full({6}, 200, torch::kByte));
+  }
+  Result run(const Batch& batch) {
+    const auto y = linear_->forward(batch.at("x")) * (lowest_ < 0) * (most_ > 0);
+    const auto loss = (y - batch.at("y")).pow(2).mean();
+    const torch::NoGradGuard frozen;
+    calls_.add_(1);
+    return {loss};
+  }
+
+ private:
+  torch::nn::Linear linear_{nullptr};
+  torch::Tensor lowest_, most_, calls_;
 };
 
 struct Trained {
@@ -117,4 +146,39 @@ TEST_CASE("a buffer that changes is refused where several stages read it") {
   CHECK_NOTHROW(run_blocks("[]", 1, /*shared=*/true));
   CHECK_THROWS_WITH(run_blocks(pipeline("1f1b", ""), 2, /*shared=*/true),
                     Catch::Contains("but \"rate\" is used in stages 0, 1"));
+}
+
+TEST_CASE("copies of a model average the buffers that the model changes alone") {
+  const auto net = std::make_shared<Counted>();
+  const Batch batch = {{"x", torch::ones({8, 6}, torch::kDouble)},
+                       {"y", torch::zeros({8, 6}, torch::kDouble)}};
+  const auto source = perigee::source(net, batch, [net](const Batch& b) { return net->run(b); });
+  const auto job = Job::parse(
+      "[model]\nkind = 'mlp'\ndtype = 'float64'\n[batch]\nglobal = 8\n[train]\nsteps = "
+      "3\nvalidate_every = 0\n[cluster]\ndevice = 'cpu'\n",
+      "test.toml");
+  const auto plan = make_plan(source, Strategy::file("strategies/data_parallel/local_sgd.lua"), job,
+                              {2});
+  Trainer trainer{*net, plan, job, Ranks::threads(2), nullptr};
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& item : net->named_buffers()) expected[item.key()] = item.value().clone();
+  expected.at("calls") += 1;
+  trainer.step(batch);
+  const test::Folder folder;
+  trainer.save(folder.path());
+  trainer.copy_to(*net);
+  const checkpoint::Checkpoint saved(checkpoint::newest_checkpoint(folder.path()));
+  CHECK(saved.find("copies:linear.weight"));
+  for (const auto& item : net->named_buffers()) {
+    INFO(item.key());
+    const auto& wanted = expected.at(item.key());
+    CHECK(at::equal(item.value(), wanted));
+    const auto* found = saved.find(item.key());
+    REQUIRE(found);
+    const auto stored = at::zeros_like(wanted);
+    saved.read({found->name, found->dtype, found->shape, {{0, 6}}},
+               {static_cast<std::byte*>(stored.mutable_data_ptr()), stored.nbytes()});
+    CHECK(at::equal(stored, wanted));
+    CHECK((saved.find("copies:" + item.key()) != nullptr) == (item.key() == "calls"));
+  }
 }

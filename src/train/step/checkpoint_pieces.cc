@@ -27,7 +27,7 @@ void RankTrainer::average_copies(int64_t step) {
   for (size_t b = 0; b < program.bindings.size(); ++b) {
     const auto& binding = program.bindings[b];
     if (!checkpoint::is_kept(binding.kind) ||
-        !checkpoint::are_apart(blueprint_.plan, binding.name, step))
+        !checkpoint::are_apart(blueprint_.training, blueprint_.plan, binding.name, step))
       continue;
     averages_[b] = averaged(executor_->tensor(binding)).cpu();
   }

@@ -358,12 +358,15 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
 }
 
 at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
-  const auto& shape = blueprint_.training.type(blueprint_.training.find_input(name)->value).shape;
+  const auto& graph = blueprint_.training;
+  const auto& input = *graph.find_input(name);
+  const auto& shape = graph.type(input.value).shape;
   auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
   if (!part.defined()) part = executor_->tensor(kind, name);
   const auto placed = blueprint_.plan.placements.find(name);
   const auto copy = [&](const at::Tensor& t) {
-    return averaged(t).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    const auto mean = graph.is_fixed(input) ? t : averaged(t);
+    return mean.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   };
   if (placed == blueprint_.plan.placements.end()) return copy(part);
   // Gather axis by axis, the innermost (first) first, in the order of mesh::local_ranges.

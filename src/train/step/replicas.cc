@@ -46,12 +46,12 @@ bool has(const std::vector<int64_t>& ranks, int64_t rank) {
 
 // Returns the holdings of several ranks that are equal after a step. `batch_only`: their ranks are
 // split into those that differ in their places on the batch's axes alone.
-std::vector<Holding> shared_holdings(const std::vector<Holding>& all, const plan::Plan& plan,
-                                     int64_t step, bool batch_only) {
+std::vector<Holding> shared_holdings(const std::vector<Holding>& all, const graph::Graph& graph,
+                                     const plan::Plan& plan, int64_t step, bool batch_only) {
   std::vector<Holding> shared;
   for (const auto& holding : all) {
     // Each copy's own part is a holding of its own.
-    if (checkpoint::are_apart(plan, holding.part.name, step)) continue;
+    if (checkpoint::are_apart(graph, plan, holding.part.name, step)) continue;
     std::vector<std::vector<int64_t>> groups = {holding.ranks};
     if (batch_only) {
       std::map<std::vector<int64_t>, std::vector<int64_t>> by_group;
@@ -126,9 +126,10 @@ std::string find_difference(std::span<const Holding> holdings,
 void check_replicas(RankTrainer& trainer, exec::Communicator& communicator, int64_t step,
                     int64_t equal_at) {
   const auto& plan = trainer.blueprint().plan;
-  const auto all = checkpoint::all_holdings(
-      trainer.executor().program(), trainer.blueprint().training, plan, trainer.spec(), step);
-  const auto shared = shared_holdings(all, plan, step, !trainer.is_deterministic());
+  const auto& graph = trainer.blueprint().training;
+  const auto all = checkpoint::all_holdings(trainer.executor().program(), graph, plan,
+                                            trainer.spec(), step);
+  const auto shared = shared_holdings(all, graph, plan, step, !trainer.is_deterministic());
   if (shared.empty()) return;
   const auto tensors = tensors_of(trainer);
   const auto world = static_cast<size_t>(communicator.world());
