@@ -116,6 +116,7 @@ class Reader {
       return IValue(list);
     }
     if (!lua_istable(L_, index)) return std::nullopt;
+    check_list(L_, index);
     const auto count = static_cast<int>(lua_objlen(L_, index));
     for (int i = 1; i <= count; ++i) {
       lua_rawgeti(L_, index, i);
@@ -175,6 +176,20 @@ std::string describe_type(const c10::Type& type, std::optional<int32_t> size, bo
 std::optional<IValue> read_argument(Context& context, lua_State* L, int index,
                                     const c10::Argument& argument) {
   return Reader(context, L).read(index, *argument.real_type(), argument.N());
+}
+
+void check_list(lua_State* L, int index) {
+  const auto count = static_cast<lua_Number>(lua_objlen(L, index));
+  lua_pushnil(L);
+  while (lua_next(L, index)) {
+    lua_pop(L, 1);
+    const int key = lua_gettop(L);
+    if (is_whole(L, key) && lua_tonumber(L, key) >= 1 && lua_tonumber(L, key) <= count) continue;
+    fail("model",
+         "a list must have the keys 1, 2, ... alone, but got {}: named arguments are a table of "
+         "their own, after the list",
+         found(Context::of(L), L, key));
+  }
 }
 
 bool is_open_list(const c10::Argument& argument) {

@@ -17,6 +17,9 @@ namespace perigee::binding {
 std::optional<c10::IValue> read_argument(Context& context, lua_State* L, int index,
                                          const c10::Argument& argument);
 
+// Throws Error where the table at `index` has other keys than 1..n, which a list would drop.
+void check_list(lua_State* L, int index);
+
 // Returns whether the argument is a list of integers of any length, which may also be written as
 // several arguments: x:view(2, -1).
 bool is_open_list(const c10::Argument& argument);

@@ -59,6 +59,7 @@ struct Call {
   Call(Context& context, lua_State* L, int first, int count)
       : context(context), L(L), first(first), count(count) {
     if (count == 0 || !lua_istable(L, first + count - 1)) return;
+    if (lua_objlen(L, first + count - 1) > 0) return;
     lua_pushnil(L);
     if (!lua_next(L, first + count - 1)) return;
     if (lua_type(L, -2) == LUA_TSTRING) {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/fail.h"
+#include "binding/arguments.h"
 #include "binding/entry.h"
 #include "binding/modules.h"
 #include "binding/ops.h"
@@ -55,6 +56,7 @@ struct Literal {
 
   void read(lua_State* L, int index, size_t depth) {
     if (lua_istable(L, index)) {
+      check_list(L, index);
       const auto count = static_cast<int64_t>(lua_objlen(L, index));
       if (depth == shape.size() && numbers.empty()) shape.push_back(count);
       if (depth >= shape.size() || shape[depth] != count) uneven();

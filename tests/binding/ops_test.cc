@@ -135,6 +135,13 @@ TEST_CASE("a wrong argument is an error at the script's line") {
              Contains("torch.linear: argument weight must be a tensor, but got 3"));
   CHECK_THAT(error("y = torch.cat({ x, 1 })"),
              Contains("argument tensors must be a list of tensors, but got {float64[2, 3], 1}"));
+  for (const std::string list : {"torch.cat { x, x, dim = -1 }", "torch.cat({ x, x, dim = -1 }, 1)",
+                                 "x:mean { 1, dim = true }", "torch.ones { 2, 2, dim = 1 }",
+                                 "torch.tensor { 1, 2, dim = 1 }"}) {
+    CHECK_THAT(error("y = " + list),
+               Contains(":7: [model] a list must have the keys 1, 2, ... alone, but got \"dim\": "
+                        "named arguments are a table of their own, after the list"));
+  }
   CHECK_THAT(error("y = x:to('float23')"), Contains("torch.to"));
   CHECK_THAT(error("y = x:matmul(x)"),
              Contains(":7: [model] torch.matmul(float64[2, 3], float64[2, 3]): ") &&
