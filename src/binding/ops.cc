@@ -78,7 +78,9 @@ struct Attempt {
 
 class Matcher {
  public:
-  Matcher(const Call& call, const FunctionSchema& schema) : call_(call), schema_(schema) {}
+  // `numbers_as_list`: numbers may stand for a list of any length, x:view(2, -1).
+  Matcher(const Call& call, const FunctionSchema& schema, bool numbers_as_list)
+      : call_(call), schema_(schema), numbers_as_list_(numbers_as_list) {}
 
   Attempt run() {
     for (const auto& argument : schema_.arguments()) {
@@ -103,13 +105,12 @@ class Matcher {
       attempt_.values.push_back(*argument.default_value());
       return true;
     }
-    if (is_open_list(argument) && lua_type(call_.L, index) == LUA_TNUMBER) {
+    if (numbers_as_list_ && is_open_list(argument) && lua_type(call_.L, index) == LUA_TNUMBER) {
       return rest_as_list(index, argument);
     }
     return take(index, argument);
   }
 
-  // x:view(2, -1)
   bool rest_as_list(int index, const c10::Argument& argument) {
     lua_createtable(call_.L, call_.count, 0);
     for (int i = index; i < call_.first + call_.count; ++i) {
@@ -170,10 +171,27 @@ class Matcher {
 
   const Call& call_;
   const FunctionSchema& schema_;
+  bool numbers_as_list_;
   Attempt attempt_;
   int next_ = 0;
   std::vector<std::string> names_;  // of arguments that a name may give
 };
+
+// Returns the first overload that fits, or nullptr; `best`: its attempt, or the one that got
+// furthest.
+const c10::OperatorHandle* choose(const Call& call, const Overloads& op, bool numbers_as_list,
+                                  Attempt& best) {
+  best = {};
+  for (const auto& handle : op.handles) {
+    auto attempt = Matcher(call, handle.schema(), numbers_as_list).run();
+    const bool fits = attempt.mismatch.empty();
+    if (fits || best.mismatch.empty() || attempt.values.size() > best.values.size()) {
+      best = std::move(attempt);
+    }
+    if (fits) return &handle;
+  }
+  return nullptr;
+}
 
 std::string signature(const Overloads& op, const FunctionSchema& schema) {
   std::string text;
@@ -239,17 +257,8 @@ int call_op(Context& context, lua_State* L, const Overloads& op, int first, int 
   }
   const Call call(context, L, first, count);
   Attempt best;
-  const c10::OperatorHandle* chosen = nullptr;
-  for (const auto& handle : op.handles) {
-    auto attempt = Matcher(call, handle.schema()).run();
-    const bool fits = attempt.mismatch.empty();
-    if (fits || best.mismatch.empty() || attempt.values.size() > best.values.size()) {
-      best = std::move(attempt);
-    }
-    if (!fits) continue;
-    chosen = &handle;
-    break;
-  }
+  const auto* chosen = choose(call, op, /*numbers_as_list=*/false, best);
+  if (!chosen) chosen = choose(call, op, /*numbers_as_list=*/true, best);
   if (!chosen) refuse(op, best.mismatch);
   auto& stack = best.values;
   try {

@@ -48,6 +48,8 @@ TEST_CASE("ops take the arguments of their schemas") {
       {"select(2, torch.max(x, 1))", std::get<1>(x.max(1))},
       {"torch.cat({ x, x }, 1)", torch::cat({x, x}, 1)},
       {"x:split(1)[2]", x.split(1)[1]},
+      {"torch.tensor_split(x, 3, 1)[3]", x.slice(1, 2, 3)},
+      {"x:view(3, 2):hsplit(2)[2]", x.view({3, 2}).slice(1, 1, 2)},
       {"x[1]", x[1]},
       {"x[-1] + x[0]", x[-1] + x[0]},
       {"torch.index(x, { false, torch.tensor { 1, 0 } })",
