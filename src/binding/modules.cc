@@ -111,6 +111,18 @@ void set_tensor(LuaModule& module, const std::string& name, const at::Tensor& te
        name, describe(tensor));
 }
 
+void refuse_list_of_modules(lua_State* L, Context& context, const std::string& field) {
+  if (!lua_istable(L, 3)) return;
+  lua_rawgeti(L, 3, 1);
+  if (module_at(context, L, lua_gettop(L))) {
+    fail("model",
+         "a list of modules is nn.ModuleList {{ ... }}, but the field \"{}\" is set to a "
+         "table of them",
+         field);
+  }
+  lua_pop(L, 1);
+}
+
 int set_field(lua_State* L, Context& context) {
   const auto module = module_receiver(L, context);
   const auto name = field_name(L, 2);
@@ -131,24 +143,15 @@ int set_field(lua_State* L, Context& context) {
   }
   if (tensor) {
     set_tensor(*module, name, *tensor, context.tensors.role(L, 3));
-    return 0;
-  }
-  if (const auto child = module_at(context, L, 3)) {
+  } else if (const auto child = module_at(context, L, 3)) {
     module->set_module(name, child);
-  } else if (lua_istable(L, 3)) {
-    lua_rawgeti(L, 3, 1);
-    const bool of_modules = module_at(context, L, lua_gettop(L)) != nullptr;
-    lua_pop(L, 1);
-    if (of_modules) {
-      fail("model",
-           "a list of modules is nn.ModuleList {{ ... }}, but the field \"{}\" is set to a "
-           "table of them",
-           name);
-    }
+  } else {
+    refuse_list_of_modules(L, context, name);
+    module->remove(name);
   }
   push_fields(L, 1);
   lua_pushvalue(L, 2);
-  lua_pushvalue(L, 3);
+  tensor ? lua_pushnil(L) : lua_pushvalue(L, 3);
   lua_rawset(L, -3);
   return 0;
 }
@@ -208,6 +211,7 @@ void LuaModule::set_module(const std::string& name, const std::shared_ptr<LuaMod
   if (named_children().contains(name)) {
     replace_module(name, child);
   } else {
+    remove(name);
     register_module(name, child);
   }
 }
@@ -218,12 +222,37 @@ void LuaModule::set_parameter(const std::string& name, const at::Tensor& tensor,
     *had = tensor;
     had->set_requires_grad(requires_grad);
   } else {
+    remove(name);
     register_parameter(name, tensor, requires_grad);
   }
 }
 
 void LuaModule::set_buffer(const std::string& name, const at::Tensor& tensor) {
-  register_buffer(name, tensor);
+  auto buffers = named_buffers(/*recurse=*/false);
+  if (auto* had = buffers.find(name)) {
+    *had = tensor;
+    set_buffers(buffers);
+  } else {
+    remove(name);
+    register_buffer(name, tensor);
+  }
+}
+
+void LuaModule::remove(const std::string& name) {
+  if (parameters_.contains(name)) parameters_.erase(name);
+  if (named_children().contains(name)) unregister_module(name);
+  if (auto buffers = named_buffers(/*recurse=*/false); buffers.contains(name)) {
+    buffers.erase(name);
+    set_buffers(buffers);
+  }
+}
+
+void LuaModule::set_buffers(const Buffers& buffers) {
+  LuaModule with(name());
+  with.parameters_ = parameters_;
+  for (const auto& item : named_children()) with.register_module(item.key(), item.value());
+  for (const auto& item : buffers) with.register_buffer(item.key(), item.value());
+  *this = with;
 }
 
 at::Tensor LuaModule::find_tensor(const std::string& name, Role& role) const {

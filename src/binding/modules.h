@@ -16,13 +16,22 @@ class LuaModule : public torch::nn::Module {
  public:
   explicit LuaModule(const std::string& type) : torch::nn::Module(type) {}
 
-  // Sets or replaces the child, parameter or buffer of that name.
+  // Sets the child, parameter or buffer of that name, in place of any other.
   void set_module(const std::string& name, const std::shared_ptr<LuaModule>& child);
   void set_parameter(const std::string& name, const at::Tensor& tensor, bool requires_grad);
   void set_buffer(const std::string& name, const at::Tensor& tensor);
 
+  // Removes the child, parameter or buffer of that name, where there is one.
+  void remove(const std::string& name);
+
   // Returns the parameter or buffer of that name, undefined where there is none, and its role.
   at::Tensor find_tensor(const std::string& name, Tensors::Role& role) const;
+
+ private:
+  using Buffers = torch::OrderedDict<std::string, at::Tensor>;
+
+  // LibTorch neither replaces nor removes a buffer: the module becomes one that has these.
+  void set_buffers(const Buffers& buffers);
 };
 
 // Makes the metatables of classes and instances.

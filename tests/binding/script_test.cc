@@ -91,6 +91,50 @@ return { model = function() return Net() end })");
   CHECK(!evaluation.graph.find_output(graph::Output::Kind::buffer, "seen"));
 }
 
+TEST_CASE("the last value of a module's field holds") {
+  const LuaFile file(head + R"(
+function Net:init()
+  self.scale = 1
+  self.scale = nn.Parameter(torch.full({ 3 }, 0.5))
+  self.mask = nn.Buffer(torch.zeros { 3 })
+  self.other = nn.Buffer(torch.ones { 3 })
+  self.mask = nn.Buffer(torch.ones { 3 })
+  self.kept = nn.Parameter(torch.zeros { 3 })
+  self.kept = nn.Buffer(torch.ones { 3 })
+  self.factor = nn.Buffer(torch.zeros { 3 })
+  self.factor = 4
+  self.fc = nn.Linear(3, 3)
+  self.fc.bias = nil
+  self.gone = nn.Linear(3, 3)
+  self.gone = nil
+  self.layer = nn.Parameter(torch.ones { 3 })
+  self.layer = nn.Linear(3, 3, { bias = false })
+  self.late = nn.Linear(3, 3)
+  self.late = nn.Parameter(torch.ones { 3 })
+end
+function Net:forward(batch)
+  torch.check(self.fc.bias == nil and self.gone == nil, "removed fields are nil")
+  return { y = batch.x * self.scale * self.mask * self.kept * self.late * self.factor }
+end
+return { model = function() return Net() end })");
+  const auto lua = binding::load_lua(file.settings());
+  const auto names = [](const auto& named) {
+    std::vector<std::string> names;
+    for (const auto& item : named) names.push_back(item.key());
+    return names;
+  };
+  CHECK(names(lua.model.module->named_parameters()) ==
+        std::vector<std::string>{"scale", "late", "fc.weight", "layer.weight"});
+  CHECK(names(lua.model.module->named_buffers()) ==
+        std::vector<std::string>{"mask", "other", "kept"});
+  CHECK(names(lua.model.module->named_children()) == std::vector<std::string>{"fc", "layer"});
+  const auto x = torch::ones({2, 3}, torch::kDouble);
+  const auto captured = capture_evaluation(*lua.model.module, {{"x", x}}, lua.model.forward);
+  auto inputs = exec::evaluate(captured.init, {}, {.seed = 1});
+  inputs["x"] = x;
+  CHECK(exec::evaluate(captured.graph, inputs).at("y").equal(2 * x));
+}
+
 TEST_CASE("mistakes with modules are errors at the script's line") {
   const auto in_init = [](const std::string& line) {
     return error_of(head + "function Net:init()\n" + line +
