@@ -67,6 +67,8 @@ function Net:init()
   self.last.weight = self.first.weight:detach()[0] and nn.Parameter(torch.zeros { 4, 4 })
   self.tied = nn.Linear(4, 4)
   self.tied.weight = self.blocks:get(0).weight
+  self.copy = nn.Parameter(self.last.weight:clone(), false)
+  self.tied.bias:requires_grad_(false)
 end
 function Net:forward(batch)
   local x = self.first(batch.x) * self.scale
@@ -78,14 +80,17 @@ return { model = function() return Net() end })");
   const auto lua = binding::load_lua(file.settings());
   std::vector<std::string> names;
   for (const auto& item : lua.model.module->named_parameters()) names.push_back(item.key());
-  CHECK(names == std::vector<std::string>{"scale", "first.weight", "first.bias", "blocks.0.weight",
-                                          "blocks.0.bias", "blocks.1.weight", "blocks.1.bias",
-                                          "last.weight", "tied.weight", "tied.bias"});
+  CHECK(names == std::vector<std::string>{"scale", "copy", "first.weight", "first.bias",
+                                          "blocks.0.weight", "blocks.0.bias", "blocks.1.weight",
+                                          "blocks.1.bias", "last.weight", "tied.weight",
+                                          "tied.bias"});
   const Batch batch{{"x", torch::ones({2, 3}, torch::kDouble)}};
   const auto captured = capture(*lua.model.module, batch, lua.model.forward);
   CHECK(captured.tied.at("tied.weight") == "blocks.0.weight");
   CHECK(captured.graph.find_output(graph::Output::Kind::gradient, "last.weight"));
   CHECK(!captured.graph.find_output(graph::Output::Kind::gradient, "scale"));
+  CHECK(captured.graph.find_output(graph::Output::Kind::gradient, "first.bias"));
+  CHECK(!captured.graph.find_output(graph::Output::Kind::gradient, "tied.bias"));
   CHECK(captured.graph.find_output(graph::Output::Kind::buffer, "seen"));
   const auto evaluation = capture_evaluation(*lua.model.module, batch, lua.model.forward);
   CHECK(!evaluation.graph.find_output(graph::Output::Kind::buffer, "seen"));
@@ -156,6 +161,13 @@ TEST_CASE("mistakes with modules are errors at the script's line") {
   CHECK_THAT(in_init("self.l = nn.Parameter(3)"),
              Contains(":4: [model] nn.Parameter takes a tensor"));
   CHECK_THAT(in_init("self.l = nn.Parameter(torch.tensor { 1, 2 })"), Contains("floating type"));
+  CHECK_THAT(in_init("self.a = nn.Linear(2, 2)\nself.b = nn.Parameter(self.a.weight, false)"),
+             Contains(":5: [model] nn.Parameter(x, false) must get a tensor of its own, but got a "
+                      "trained parameter: write x:requires_grad_(false)"));
+  CHECK_THAT(in_init("self.a = nn.Parameter(torch.ones { 2 }, false)\n"
+                     "self.b = nn.Parameter(self.a)"),
+             Contains(":5: [model] nn.Parameter(x, true) must get a tensor of its own, but got a "
+                      "frozen parameter: write x:requires_grad_(true)"));
   CHECK_THAT(in_init("self[1] = 2"), Contains(":4: [model] a module's fields have names"));
   for (const std::string name : {"a.b", ""}) {
     for (const std::string what : {"nn.Parameter(torch.ones { 2 })", "nn.Linear(2, 2)"}) {
