@@ -1,6 +1,7 @@
 #include "binding/torch_module.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "base/fail.h"
 #include "binding/arguments.h"
@@ -88,6 +89,13 @@ struct Literal {
   }
 };
 
+at::Tensor tensor_of(const std::vector<double>& numbers) {
+  // Below everything that the session puts above the CPU: it keeps no large tensor there.
+  const c10::impl::ExcludeDispatchKeyGuard plain(
+      c10::DispatchKeySet({c10::DispatchKey::DeferredInit, c10::DispatchKey::Functionalize}));
+  return at::tensor(numbers, at::TensorOptions().dtype(at::kDouble).device(at::kCPU));
+}
+
 at::ScalarType literal_type(lua_State* L, bool whole) {
   if (lua_isnoneornil(L, 2)) {
     return whole ? at::kLong : c10::typeMetaToScalarType(c10::get_default_dtype());
@@ -107,8 +115,7 @@ int literal(lua_State* L, Context& context) {
   Literal values;
   values.read(L, 1, 0);
   const auto type = literal_type(L, values.whole);
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(at::kCPU);
-  auto tensor = at::tensor(values.numbers, options).to(type).reshape(values.shape);
+  auto tensor = tensor_of(values.numbers).to(type).reshape(values.shape);
   if (context.phase == Context::Phase::model) {  // a buffer's first values belong to the init graph
     tensor = at::empty(values.shape, type).copy_(tensor);
   }

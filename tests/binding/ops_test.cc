@@ -85,6 +85,15 @@ TEST_CASE("ops take the arguments of their schemas") {
   }
 }
 
+TEST_CASE("a literal has any number of numbers") {
+  const auto x = torch::ones({2, 3}, torch::kDouble);
+  const auto results = results_of(
+      "local ones = {}\nfor i = 1, 1048577 do ones[i] = 1 end\n"
+      "return { y = x * torch.tensor(ones):sum() }",
+      x);
+  CHECK(results.at("y").equal(1048577 * x));
+}
+
 TEST_CASE("operators work with tensors and numbers on either side") {
   torch::manual_seed(5);
   const auto x = torch::rand({2, 3}, torch::kDouble) + 0.5;
