@@ -23,6 +23,17 @@ void swap_operands(lua_State* L) { lua_insert(L, 1); }
 
 bool number_first(lua_State* L) { return lua_type(L, 1) == LUA_TNUMBER; }
 
+// Refuses the result of a comparison with a number, which Lua makes without asking the tensor.
+template <int (*run)(lua_State*, Context&)>
+int arithmetic(lua_State* L, Context& context) {
+  if (lua_isboolean(L, 1) || lua_isboolean(L, 2)) {
+    fail("model",
+         "a tensor's operand must be a tensor or a number, but got a boolean: comparisons of "
+         "tensors are functions, torch.ne(a, b), torch.lt(a, b), ...");
+  }
+  return run(L, context);
+}
+
 int add(lua_State* L, Context& context) {
   if (number_first(L)) swap_operands(L);
   return call_op(context, L, op("add"), 1, 2);
@@ -53,7 +64,7 @@ int negate(lua_State* L, Context& context) { return call_op(context, L, op("neg"
 int refuse_comparison(lua_State*, Context&) {
   fail("model",
        "Lua's comparisons give true or false, but a tensor has no value while the model "
-       "is captured: write torch.lt(a, b), torch.le(a, b), ...");
+       "is captured: write torch.eq(a, b), torch.lt(a, b), ...");
 }
 
 int refuse_field(lua_State*, Context&) {
@@ -187,14 +198,15 @@ void Tensors::clear() {
 
 void open_tensors(lua_State* L) {
   lua_newtable(L);
-  set_entry<add>(L, "__add");
-  set_entry<subtract>(L, "__sub");
-  set_entry<multiply>(L, "__mul");
-  set_entry<divide>(L, "__div");
-  set_entry<power>(L, "__pow");
-  set_entry<modulo>(L, "__mod");
+  set_entry<arithmetic<add>>(L, "__add");
+  set_entry<arithmetic<subtract>>(L, "__sub");
+  set_entry<arithmetic<multiply>>(L, "__mul");
+  set_entry<arithmetic<divide>>(L, "__div");
+  set_entry<arithmetic<power>>(L, "__pow");
+  set_entry<arithmetic<modulo>>(L, "__mod");
   set_entry<negate>(L, "__unm");
   set_entry<first_size>(L, "__len");
+  set_entry<refuse_comparison>(L, "__eq");
   set_entry<refuse_comparison>(L, "__lt");
   set_entry<refuse_comparison>(L, "__le");
   set_entry<index>(L, "__index");

@@ -161,6 +161,12 @@ TEST_CASE("a wrong argument is an error at the script's line") {
   CHECK_THAT(error("y = x:item()"), Contains(":7: [model] torch.item"));
   CHECK_THAT(error("if x < 1 then y = x end"), Contains("compare") || Contains("torch.lt"));
   CHECK_THAT(error("if x < x then y = x end"), Contains(":7: ") && Contains("torch.lt(a, b)"));
+  CHECK_THAT(error("if x ~= w then y = x end"), Contains(":7: ") && Contains("torch.eq(a, b)"));
+  for (const std::string product : {"x * (x ~= 0)", "(x == 0) - x"}) {
+    CHECK_THAT(error("y = " + product),
+               Contains(":7: [model] a tensor's operand must be a tensor or a number, but got a "
+                        "boolean: comparisons of tensors are functions, torch.ne(a, b)"));
+  }
   CHECK_THAT(error("x.name = 1"), Contains(":7: [model] a tensor has no fields to set"));
   CHECK_THAT(error("y = x:size(2)"), Contains("takes a dim of float64[2, 3], counted from 0"));
   CHECK_THAT(error("y = torch.tensor { { 1, 2 }, { 3 } }"), Contains("lists of the same length"));
