@@ -2,10 +2,14 @@
 -- which reads and writes its whole tensor.
 local nn, torch = require "perigee.nn", require "perigee.torch"
 
+-- Returns the dtype of norms and angles, which need more digits than 16 bits have.
+local function precise(dtype) return dtype == "float64" and "float64" or "float32" end
+
 local RmsNorm = nn.Module "RmsNorm"
 function RmsNorm:init(width) self.weight = nn.Parameter(torch.ones { width }) end
 function RmsNorm:forward(x) -- any shape, of the last dim
-  return x * torch.rsqrt(x:pow(2):mean({ -1 }, true) + 1e-5) * self.weight
+  local y = x:to(precise(x.dtype))
+  return (y * torch.rsqrt(y:pow(2):mean({ -1 }, true) + 1e-5)):to(x.dtype) * self.weight
 end
 
 local function linear(inputs, outputs) return nn.Linear(inputs, outputs, { bias = false }) end
@@ -70,11 +74,12 @@ function Llama:init(o)
 end
 function Llama:forward(tokens) -- [b, s] -> logits [b, s, v]
   local x = self.embed(tokens)
-  local exponents = torch.arange(0, self.size, 2, { dtype = x.dtype }) * (-1 / self.size)
+  local options = { dtype = precise(x.dtype) }
+  local exponents = torch.arange(0, self.size, 2, options) * (-1 / self.size)
   local frequency = torch.pow(self.theta, exponents)
-  local angle = torch.arange(tokens:size(1), { dtype = x.dtype }):unsqueeze(1) * frequency
+  local angle = torch.arange(tokens:size(1), options):unsqueeze(1) * frequency
   local angles = torch.cat({ angle, angle }, -1)
-  local cos, sin = angles:cos(), angles:sin()
+  local cos, sin = angles:cos():to(x.dtype), angles:sin():to(x.dtype)
   for _, block in self.blocks:each() do x = block(x, cos, sin) end
   return self.head(self.norm(x))
 end

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -56,6 +57,26 @@ TEST_CASE("the resnet in Lua has the graph and initial values of the built-in re
              R"({"depth": 18, "width": 2, "classes": 3, "image": 8})");
   check_same("resnet", "depth = 50\nwidth = 2\nclasses = 3\nimage = 64",
              R"({"depth": 50, "width": 2, "classes": 3, "image": 64})");
+}
+
+TEST_CASE("the llama of torchtitan's ops takes norms and angles in float32 under bfloat16") {
+  const LuaFile file("runtime/models/torchtitan_llama.lua");
+  const auto lua = binding::load_lua(
+      file.settings(R"({"layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "hidden": 12,
+                        "vocab": 11})",
+                    "bfloat16"));
+  const auto graph =
+      capture(*lua.model.module, random_batch(lua.batch, 2), lua.model.forward).graph;
+  std::map<std::string, graph::DType> types;
+  for (const auto& node : graph.nodes) {
+    if (node.outputs[0].defined()) types[node.op] = graph.type(node.outputs[0]).dtype;
+    if (node.op.starts_with("aten::arange")) CHECK(types.at(node.op) == graph::DType::float32);
+  }
+  for (const std::string op : {"aten::rsqrt", "aten::cos", "aten::sin"}) {
+    INFO(op);
+    CHECK(types.at(op) == graph::DType::float32);
+  }
+  CHECK(types.at("aten::silu") == graph::DType::bfloat16);
 }
 
 TEST_CASE("a changed script changes the graph's hash") {
