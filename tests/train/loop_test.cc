@@ -321,6 +321,24 @@ TEST_CASE("replicas are equal under every kind of parallelism") {
   }
 }
 
+TEST_CASE("replicas are equal where a stage trains nothing and steps may be skipped") {
+  for (const std::string frozen : {"blocks.0.*", "head.*"}) {
+    CAPTURE(frozen);
+    Setup setup(kMlp, "steps = 2\ncheck_replicas = 1\nskip_bad_steps = 1");
+    setup.job.batch.micro = 4;
+    setup.job.model.frozen = {frozen};
+    setup.strategy =
+        R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {"starts": ["head"]}]])";
+    Changed data;
+    data.bad = {1};
+    const auto outcome = setup.run(data);
+    require_good(outcome);
+    REQUIRE(outcome.metrics.size() == 2);
+    CHECK(outcome.metrics[0].skipped);
+    CHECK_FALSE(outcome.metrics[1].skipped);
+  }
+}
+
 TEST_CASE("the seconds that ranks computed and waited are in the metrics and the result") {
   Setup setup(kMlp, "steps = 2");
   Changed data;

@@ -256,6 +256,12 @@ std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placemen
   return name.empty() ? "sum" : name;
 }
 
+bool any_stage_trains(const Source& source) {
+  return std::ranges::any_of(source.whole.outputs, [](const Output& output) {
+    return output.kind == Output::Kind::gradient && output.value.defined();
+  });
+}
+
 int32_t group_of(const StepSpec& spec, const std::string& name) {
   for (size_t g = 0; g < spec.groups.size(); ++g) {
     const auto& names = spec.groups[g].parameters;
@@ -279,8 +285,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   const auto& graph = source.local.graph;
   const auto& spec = source.spec;
   Gradients gradients = collect(source);
-  if (std::any_of(gradients.parameters.begin(), gradients.parameters.end(),
-                  [](const auto& parameter) { return parameter.gradient.defined(); })) {
+  if (any_stage_trains(source)) {
     gradients.loss_scale = make_loss_scale(draft, source.plan.precision, spec.guarded);
   }
   inputs.assign(graph.inputs.size(), {});

@@ -14,6 +14,10 @@ namespace perigee::compile {
 // graph's inputs, receives the values; data inputs have none yet.
 Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& inputs);
 
+// Returns whether a parameter of the whole graph is trained. Then every stage of a pipeline has a
+// step, also one that trains none: all take part in the norm and in what it decides.
+bool any_stage_trains(const Source& source);
+
 // Returns the parameter's optimizer group: 0 for the default one, k + 1 for StepSpec::groups[k].
 int32_t group_of(const StepSpec& spec, const std::string& name);
 

@@ -14,6 +14,7 @@
 #include "compile/gradients/gradients.h"
 #include "compile/gradients/loss_scale.h"
 #include "compile/gradients/reduce.h"
+#include "compile/gradients/state.h"
 #include "compile/gradients/tensor_step.h"
 #include "compile/gradients/units.h"
 
@@ -347,11 +348,6 @@ void reduce_clipped(Draft& draft, const Source& source, const Gradients& gradien
 
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor) {
-  // Every stage has a step if any stage trains, since it takes part in the norm.
-  const auto& outputs = source.whole.outputs;
-  const bool trains = std::any_of(outputs.begin(), outputs.end(), [](const auto& output) {
-    return output.kind == graph::Output::Kind::gradient && output.value.defined();
-  });
   const auto& spec = source.spec;
   DraftSection section{{.kind = SectionKind::step}, false, {}};
   auto& out = section.instructions;
@@ -365,7 +361,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   if (source.plan.pipeline.cuts()) share_loss(draft, source, out);
   average_loss(draft, source, out);
   if (source.stage) add_shares(draft, source, gradients, out);
-  if (!trains) {
+  if (!any_stage_trains(source)) {
     if (!out.empty()) draft.sections.push_back(std::move(section));
     return;
   }

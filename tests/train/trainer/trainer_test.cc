@@ -243,6 +243,45 @@ TEST_CASE("pipeline stages save, load, evaluate and assemble the weights", "[dev
   check("kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8", two, 2, "{}]]");
 }
 
+TEST_CASE("a stage that trains nothing scales, skips, saves and resumes as others", "[device]") {
+  for (const std::string frozen : {"blocks.0.*", "head.*"}) {
+    CAPTURE(frozen);
+    Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+    setup.job.batch.micro = 4;
+    setup.job.model.frozen = {frozen};
+    const auto make = [&](const Strategy& strategy, int64_t ranks) {
+      auto plan = make_plan(setup.source, strategy, setup.job, {ranks});
+      plan.plan.precision.loss_scale = {.kind = plan::LossScale::Kind::dynamic,
+                                        .init_scale = 1024};
+      return Trainer{*setup.module, plan, setup.job, Ranks::threads(ranks), nullptr};
+    };
+    const auto stages = Strategy::data(
+        R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {"starts": ["head"]}]])");
+    const auto batch = setup.data()->at(1, {0, 8});
+    auto bad = batch;
+    bad["x"] = at::full_like(batch.at("x"), NAN);
+    auto one = make(data_parallel(1), 1), two = make(stages, 2);
+    const auto check_step = [&](Trainer& trainer, const Report& expected) {
+      const auto report = trainer.step(batch);
+      CHECK(report.loss == Approx(expected.loss).epsilon(1e-10));
+      CHECK(report.grad_norm == Approx(expected.grad_norm).epsilon(1e-10));
+      CHECK(report.loss_scale == expected.loss_scale);
+      CHECK_FALSE(report.skipped);
+    };
+    check_step(two, one.step(batch));
+    CHECK(one.step(bad).skipped);
+    CHECK(two.step(bad).skipped);
+    const test::Folder folder;
+    two.save(folder.at("run"));
+    auto resumed = make(stages, 2);
+    resumed.load(folder.at("run"));
+    const auto expected = one.step(batch);
+    CHECK(expected.loss_scale == 512);
+    check_step(two, expected);
+    check_step(resumed, expected);
+  }
+}
+
 TEST_CASE("a job without [model] trains an application's own module", "[device]") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto trained = setup.run(2, 0, data_parallel(2));
