@@ -109,8 +109,11 @@ bool are_apart(const graph::Graph& graph, const plan::Plan& plan, const std::str
   });
 }
 
-bool is_kept(Kind kind) {
-  return kind == Kind::parameter || kind == Kind::buffer || kind == Kind::state;
+bool is_kept(const plan::Plan& plan, const compile::Binding& binding) {
+  if (binding.kind == Kind::parameter || binding.kind == Kind::buffer) return true;
+  if (binding.kind != Kind::state) return false;
+  return !binding.name.starts_with("loss_scale:") || binding.name == "loss_scale:skipped_steps" ||
+         plan.precision.loss_scale.kind == plan::LossScale::Kind::dynamic;
 }
 
 TensorPart part_of_binding(const compile::Program& program, const compile::Binding& binding) {
@@ -185,7 +188,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
   const mesh::Placements whole(plan.mesh.axes.size());
   const auto of_fp8 = compile::place_fp8_states(plan);
   for (const auto& binding : program.bindings) {
-    if (binding.kind != Kind::state) continue;
+    if (binding.kind != Kind::state || !is_kept(plan, binding)) continue;
     if (graph.find_input(binding.name.substr(binding.name.find(':') + 1))) continue;
     auto part = part_of_binding(program, binding);
     part.ranges.clear();

@@ -26,7 +26,7 @@ void RankTrainer::average_copies(int64_t step) {
   averages_.assign(program.bindings.size(), {});
   for (size_t b = 0; b < program.bindings.size(); ++b) {
     const auto& binding = program.bindings[b];
-    if (!checkpoint::is_kept(binding.kind) ||
+    if (!checkpoint::is_kept(blueprint_.plan, binding) ||
         !checkpoint::are_apart(blueprint_.training, blueprint_.plan, binding.name, step))
       continue;
     averages_[b] = averaged(executor_->tensor(binding)).cpu();
@@ -84,7 +84,7 @@ Snapshot RankTrainer::pieces_to_write(int64_t step, std::span<std::byte> copy) {
   };
   for (size_t b = 0; b < program.bindings.size(); ++b) {
     const auto& binding = program.bindings[b];
-    if (!checkpoint::is_kept(binding.kind)) continue;
+    if (!checkpoint::is_kept(blueprint_.plan, binding)) continue;
     const auto part = checkpoint::part_of_binding(program, binding);
     const auto tensor = executor_->tensor(binding);
     const bool weight = binding.kind != Kind::state;

@@ -93,7 +93,7 @@ void RankTrainer::set_loss_scale(double scale) {
 RankTrainer::Stored RankTrainer::stored(const checkpoint::Checkpoint& checkpoint,
                                         const compile::Binding& binding) const {
   const auto& program = executor_->program();
-  if (!checkpoint::is_kept(binding.kind)) return {};
+  if (!checkpoint::is_kept(blueprint_.plan, binding)) return {};
   // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.
   const bool of_method = binding.name.starts_with("loss_scale:") ||
                          binding.name.starts_with("fp8:");
@@ -139,6 +139,7 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint, const Done& don
     const auto tensor = executor_->tensor(binding);
     checkpoint::read_stored(checkpoint, *found.part, found.of_copy ? tensor.unsqueeze(0) : tensor);
   }
+  loss_scale_.reset();
 }
 
 StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& data,

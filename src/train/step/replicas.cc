@@ -70,10 +70,11 @@ std::vector<Holding> shared_holdings(const std::vector<Holding>& all, const grap
 
 // Returns this rank's tensors by the keys of their parts.
 std::map<std::string, at::Tensor> tensors_of(RankTrainer& trainer) {
+  const auto& plan = trainer.blueprint().plan;
   const auto& program = trainer.executor().program();
   std::map<std::string, at::Tensor> tensors;
   for (const auto& binding : program.bindings) {
-    if (!checkpoint::is_kept(binding.kind)) continue;
+    if (!checkpoint::is_kept(plan, binding)) continue;
     const auto part = checkpoint::part_of_binding(program, binding);
     const auto tensor = trainer.executor().tensor(binding);
     tensors[checkpoint::key_of(part)] = tensor;

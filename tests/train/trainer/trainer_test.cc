@@ -179,6 +179,11 @@ TEST_CASE("a trainer reports and saves the loss scale and the number of skipped 
   Trainer one{*setup.module, planned(1), setup.job, Ranks::threads(1), nullptr};
   one.load(folder.string());
   CHECK(one.step(batch).loss_scale == 0x1p98);
+  two.step(batch);
+  two.load(folder.string());
+  report = two.step(batch);  // as if the step before had not run
+  CHECK(report.skipped);
+  CHECK(report.loss_scale == 0x1p98);
   std::filesystem::remove_all(folder);
 
   Trainer plain{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
@@ -186,6 +191,39 @@ TEST_CASE("a trainer reports and saves the loss scale and the number of skipped 
   report = plain.step(batch);
   CHECK(!report.skipped);
   CHECK(!report.loss_scale);
+}
+
+TEST_CASE("only a dynamic loss scale goes on where it was, in a plan whose scale is dynamic too") {
+  using Kind = plan::LossScale::Kind;
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  setup.job.train.skip_bad_steps = 1;
+  const auto batch = setup.data()->at(1, {0, 8});
+  auto bad = batch;
+  bad["x"] = at::full_like(batch.at("x"), NAN);
+  const auto make = [&](Kind kind, double scale) {
+    auto plan = make_plan(setup.source, data_parallel(1), setup.job, {1});
+    plan.plan.precision.loss_scale = {.kind = kind, .init_scale = scale};
+    return Trainer{*setup.module, plan, setup.job, Ranks::threads(1), nullptr};
+  };
+  struct Case {
+    Kind before, after;
+    std::optional<double> scale;  // after the load
+  };
+  const test::Folder folder;
+  const auto norm = make(Kind::none, 1).step(batch).grad_norm;
+  for (const auto& c :
+       {Case{Kind::dynamic, Kind::dynamic, 512}, Case{Kind::dynamic, Kind::fixed, 4096},
+        Case{Kind::dynamic, Kind::none, std::nullopt}, Case{Kind::fixed, Kind::dynamic, 4096},
+        Case{Kind::fixed, Kind::fixed, 4096}, Case{Kind::none, Kind::dynamic, 4096}}) {
+    CAPTURE(name_of(c.before), name_of(c.after));
+    auto before = make(c.before, 1024), after = make(c.after, 4096);
+    CHECK(before.step(bad).skipped);
+    before.save(folder.at("run"));
+    after.load(folder.at("run"));
+    const auto report = after.step(batch);
+    CHECK(report.loss_scale == c.scale);
+    CHECK(report.grad_norm == Approx(norm).epsilon(1e-10));
+  }
 }
 
 TEST_CASE("sharded parameters train as on one rank, also a parameter of one element", "[device]") {
@@ -251,8 +289,7 @@ TEST_CASE("a stage that trains nothing scales, skips, saves and resumes as other
     setup.job.model.frozen = {frozen};
     const auto make = [&](const Strategy& strategy, int64_t ranks) {
       auto plan = make_plan(setup.source, strategy, setup.job, {ranks});
-      plan.plan.precision.loss_scale = {.kind = plan::LossScale::Kind::dynamic,
-                                        .init_scale = 1024};
+      plan.plan.precision.loss_scale = {.kind = plan::LossScale::Kind::dynamic, .init_scale = 1024};
       return Trainer{*setup.module, plan, setup.job, Ranks::threads(ranks), nullptr};
     };
     const auto stages = Strategy::data(
