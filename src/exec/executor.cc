@@ -28,7 +28,6 @@ namespace perigee::exec {
 
 using compile::Binding;
 using compile::Instruction;
-using compile::SectionKind;
 using graph::ValueId;
 
 struct Executor::Impl {
@@ -53,6 +52,7 @@ struct Executor::Impl {
   Submitter* submitter;  // nullptr: the device runs or submits work within the calls
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
+  std::vector<const Instruction*> first_updates;                        // by section: find_updates
   std::map<int32_t, std::byte*> borrowed;  // by value: its address in the lender's memory
   std::vector<std::pair<at::Tensor, std::string>> scalars;
   size_t copies = 1;                                               // largest number of a frame
@@ -91,6 +91,7 @@ struct Executor::Impl {
   }
 
   void find_kernels();
+  void find_updates();
   void prepare_bindings();
   PreparedSection& prepare(int32_t section, int32_t slot);
   void run(const StepInputs& inputs);
@@ -109,10 +110,8 @@ struct Executor::Impl {
   bool runs_now(const compile::Run& run, int64_t step) const {
     return step % run.every == 0 && (!run.after_writes || host_writes.possible());
   }
-  void begin_update(const compile::Run& run) {
-    const auto kind = program.sections[run.section].role.kind;
-    const bool changes = kind == SectionKind::step || kind == SectionKind::average;
-    if (changes && !std::exchange(updates, true)) ++updates_begun;
+  void begin_update() {
+    if (!std::exchange(updates, true)) ++updates_begun;
   }
   void wait(size_t event);
   void settle();
@@ -134,6 +133,27 @@ void Executor::Impl::find_kernels() {
       found.push_back(std::move(kernel));
     }
     sections.emplace_back();
+  }
+}
+
+// Finds each section's first instruction that writes a parameter, buffer or state; nullptr: none.
+void Executor::Impl::find_updates() {
+  const auto base = [&](ValueId v) {
+    const auto of = program.values[v.index].view_of;
+    return of.defined() ? of.index : v.index;
+  };
+  std::vector<bool> outlives(program.values.size());  // by base value
+  for (const auto& binding : program.bindings) {
+    const bool kept = binding.kind == Binding::Kind::parameter ||
+                      binding.kind == Binding::Kind::buffer || binding.kind == Binding::Kind::state;
+    if (kept) outlives[base(binding.value)] = true;
+  }
+  for (const auto& section : program.sections) {
+    const auto first = std::ranges::find_if(section.instructions, [&](const auto& instruction) {
+      return std::ranges::any_of(instruction.outputs,
+                                 [&](ValueId v) { return v.defined() && outlives[base(v)]; });
+    });
+    first_updates.push_back(first == section.instructions.end() ? nullptr : &*first);
   }
 }
 
@@ -259,9 +279,9 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
                                  const Draw& draw) {
   auto& section = prepare(run.section, run.slot);
   const auto name = program.sections[run.section].name();
-  begin_update(run);
   for (auto& prepared : section.instructions) {
     const auto& instruction = *prepared.source;
+    if (&instruction == first_updates[run.section]) begin_update();
     const int64_t begin = recording ? device.mark() : 0;
     if (submitter) {
       submitter->begin(
@@ -366,7 +386,7 @@ void Executor::Impl::submit_replayed(const StepInputs& inputs) {
   Replay::Step step{.number = inputs.step};
   for (const auto& run : program.order) {
     step.runs.push_back(runs_now(run, inputs.step));
-    if (step.runs.back()) begin_update(run);
+    if (step.runs.back() && first_updates[run.section]) begin_update();
   }
   step.batches = [&] {
     std::vector<at::Tensor> batches;
@@ -426,6 +446,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
     return impl_->tensor_of(v, impl_->arena.bases());
   });
   impl_->find_kernels();
+  impl_->find_updates();
   impl_->prepare_bindings();
   // Finds errors before the first step.
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);

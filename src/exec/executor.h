@@ -86,8 +86,8 @@ class Executor {
   // Returns those of the last step.
   StepTimes step_times() const;
 
-  // Returns in how many steps weights began to change. A step that ended by an error and is not among
-  // them left the weights as they were.
+  // Returns in how many steps parameters, buffers or states began to change. A step that ended by an
+  // error and is not among them left them as they were.
   int64_t updates_begun() const;
 
   // Turns the recording of intervals on or off and clears the recorded ones.

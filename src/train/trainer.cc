@@ -146,7 +146,8 @@ struct Trainer::Impl {
   std::function<Control(const Report&)> on_step;
   int64_t last_step = 0;
   bool has_values = false;  // weights are initialised or loaded
-  // A step that ended by an error while weights changed; 0: none, or a checkpoint was loaded since.
+  // A step that ended by an error while weights or buffers changed; 0: none, or a checkpoint was
+  // loaded since.
   int64_t broken_step = 0;
   std::atomic_flag working;  // `each` runs
 
@@ -211,8 +212,8 @@ struct Trainer::Impl {
   void require_values() const {
     if (broken_step > 0) {
       fail_run("trainer",
-               "step {} ended by an error when ranks had begun to change the weights: call load "
-               "with a checkpoint, or make a new trainer",
+               "step {} ended by an error when ranks had begun to change weights or buffers: call "
+               "load with a checkpoint, or make a new trainer",
                broken_step);
     }
     if (has_values) return;
@@ -221,7 +222,8 @@ struct Trainer::Impl {
          "or name job.train.weights");
   }
 
-  // Returns in how many steps a rank of this process began to change weights, of all ranks.
+  // Returns the sum over ranks of this process of the steps in which a rank began to change weights
+  // or buffers.
   int64_t updates_begun() const {
     int64_t sum = 0;
     for (const auto& rank : ranks) sum += rank->executor().updates_begun();

@@ -9,8 +9,8 @@
 //
 // Errors are perigee::Error. A Trainer is used from one thread. Where all ranks are of this process,
 // it goes on after an error, such as one of the data source or of a custom op; after one that came
-// while a step changed weights, load() must be called first. An error in one of several processes
-// ends the trainers of all.
+// while a step changed weights or buffers, load() must be called first. An error in one of several
+// processes ends the trainers of all.
 #pragma once
 
 #include <functional>

@@ -130,6 +130,33 @@ TEST_CASE("after an error while weights changed a trainer needs a checkpoint") {
   CHECK(trainer.last_step() == 3);
 }
 
+TEST_CASE("after an error while buffers changed a trainer needs a checkpoint") {
+  Setup setup(toml("kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8"));
+  setup.job.batch.micro = 4;
+  const auto plan = make_plan(setup.source, data_parallel(1), setup.job, {1});
+  const auto make = [&] {
+    return Trainer{*setup.module, plan, setup.job, Ranks::threads(1), nullptr};
+  };
+  auto trainer = make(), other = make();
+  const auto batch = setup.data()->at(1, {0, 8});
+  const test::Folder folder;
+  trainer.step(batch);
+  trainer.save(folder.at("run"));
+  other.step(batch);
+  const auto bad = [&](int64_t sample) {
+    auto labels = batch.at("label").clone();
+    labels[sample] = 3;  // labels are below 3
+    return Batch{{"image", batch.at("image")}, {"label", labels}};
+  };
+  CHECK_THROWS(trainer.step(bad(0)));  // in the first microbatch, before running means change
+  CHECK(trainer.step(batch).loss == other.step(batch).loss);
+  CHECK_THROWS(trainer.step(bad(4)));  // in the second one
+  CHECK_THROWS_WITH(trainer.step(batch),
+                    Catch::Contains("step 3 ended by an error when ranks had begun to change"));
+  trainer.load(folder.at("run"));
+  CHECK(trainer.step(batch).step == 2);
+}
+
 TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
