@@ -15,6 +15,7 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "capture/deferred.h"
+#include "checkpoint/target.h"
 #include "checkpoint/weights/merge.h"
 #include "exec/memory/allocator.h"
 #include "exec/op_threads.h"
@@ -143,6 +144,7 @@ struct Trainer::Impl {
   profile::TraceDatabase traces;
   std::vector<Blueprint> blueprints;
   std::vector<std::unique_ptr<RankTrainer>> ranks;
+  Strategy strategy;  // of the plan
   std::function<Control(const Report&)> on_step;
   int64_t last_step = 0;
   bool has_values = false;  // weights are initialised or loaded
@@ -230,6 +232,13 @@ struct Trainer::Impl {
     return sum;
   }
 
+  // Sets the step's loss scale on a rank, where the plan leaves it to the strategy.
+  void set_loss_scale(size_t i, int64_t step) {
+    if (blueprints[i].plan.precision.loss_scale.kind != plan::LossScale::Kind::given) return;
+    const auto scale = communicator(i).rank() == 0 ? strategy.ask("loss_scale", step) : 0;
+    ranks[i]->set_loss_scale(train::share_number(scale, *train::everyone(communicator(i))));
+  }
+
   Report step(int64_t step, DataSource& source) {
     require_values();
     const auto begin = std::chrono::steady_clock::now();
@@ -238,6 +247,7 @@ struct Trainer::Impl {
     const auto updates_before = updates_begun();
     try {
       each([&](size_t i) {
+        set_loss_scale(i, step);
         const auto result = ranks[i]->step(step, shared);
         if (i == 0) {
           report.loss = result.loss;
@@ -319,6 +329,7 @@ Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& give
       return found == values.end() ? at::Tensor() : found->second;
     });
   });
+  impl.strategy = plan.strategy;
   impl.has_values = begins;
 }
 
@@ -383,6 +394,12 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
   impl().require_values();
   check_batch(batch, impl().job, impl().blueprints.front().evaluation);
   const auto& plan = impl().blueprints.front().plan;
+  if (plan.pipeline.cuts()) {
+    fail("trainer",
+         "forward gives whole results, but the plan has a pipeline over {}: load a checkpoint into "
+         "a trainer with a plan without one",
+         plan.pipeline.axis);
+  }
   if (plan.microbatches > 1) {
     fail("trainer",
          "forward gives whole results, but the plan has {} microbatches: make a plan with one",

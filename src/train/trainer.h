@@ -80,11 +80,11 @@ class Trainer {
   // Returns the last step that ran.
   int64_t last_step() const;
 
-  // Returns the loss of a global batch in eval mode and, for plans with one microbatch, means of
-  // scalar results.
+  // Returns the loss of a global batch in eval mode and, for plans with one microbatch and no
+  // pipeline, means of scalar results.
   std::map<std::string, double> evaluate(const Batch& batch);
   // Returns the full named results of a global batch in eval mode, on the CPU. The plan must have
-  // one microbatch.
+  // one microbatch, no pipeline and one copy of the model.
   std::map<std::string, at::Tensor> forward(const Batch& batch);
 
   // Writes and reads weights, optimizer state and step, below `folder`/checkpoints, of which the

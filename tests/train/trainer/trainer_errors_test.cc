@@ -189,6 +189,19 @@ TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan"
       Catch::Contains("\"x\" must be float64 [6], as the model takes it"));
   CHECK_THROWS_WITH(trainer.step({{"x", at::Tensor()}, {"y", at::zeros({8}, at::kLong)}}),
                     Catch::Contains("\"x\" must be a dense tensor, but it is undefined"));
+  const auto stages = make_plan(
+      setup.source,
+      Strategy::data(
+          R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {"starts": ["head"]}]])"),
+      setup.job, {2});
+  Trainer piped{*setup.module, stages, setup.job, Ranks::threads(2), nullptr};
+  CHECK_THROWS_WITH(piped.forward(setup.data()->at(1, {0, 8})),
+                    Catch::Contains("but the plan has a pipeline over pipe"));
+  auto scaled = plan;
+  scaled.plan.precision.loss_scale.kind = plan::LossScale::Kind::given;
+  Trainer asks{*setup.module, scaled, setup.job, Ranks::threads(2), nullptr};
+  CHECK_THROWS_WITH(asks.step(setup.data()->at(1, {0, 8})),
+                    Catch::Contains("needs a strategy script with an event loss_scale"));
   setup.job.batch.global = 7;
   const auto data = Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
   CHECK_THROWS_WITH(make_plan(setup.source, data, setup.job, {2}),

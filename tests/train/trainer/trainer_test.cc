@@ -226,6 +226,25 @@ TEST_CASE("only a dynamic loss scale goes on where it was, in a plan whose scale
   }
 }
 
+TEST_CASE("a trainer asks the strategy for a loss scale that is given") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const test::Folder folder;
+  const auto strategy = Strategy::file(
+      folder.add("s.lua",
+                 "return { methods = { { 'parallel_mode', { { 'data', 2 } } } },\n"
+                 "  events = { loss_scale = function(step) return 2 ^ step end } }\n"));
+  auto plan = make_plan(setup.source, strategy, setup.job, {2});
+  Trainer plain{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  plan.plan.precision.loss_scale.kind = plan::LossScale::Kind::given;
+  Trainer scaled{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  const auto batch = setup.data()->at(1, {0, 8});
+  for (const double scale : {2, 4}) {
+    const auto report = scaled.step(batch);
+    CHECK(report.loss_scale == scale);
+    CHECK(report.grad_norm == Approx(plain.step(batch).grad_norm).epsilon(1e-10));
+  }
+}
+
 TEST_CASE("sharded parameters train as on one rank, also a parameter of one element", "[device]") {
   // The last bias is one element: most ranks hold no part of it.
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 5\nlayers = 2\noutputs = 1\nloss = 'mse'"));
