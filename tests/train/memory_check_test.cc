@@ -64,6 +64,17 @@ TEST_CASE("ranks of a host share its memory, for values offloaded from the devic
   CHECK_THAT(host(4, 130), Catch::Contains("of which rank 2 needs the most (50 MiB)"));
 }
 
+TEST_CASE("the ranks of a host are those of its numbers, wherever the mesh has them") {
+  auto plan = plan_with_peaks({{"data", 4}}, {40, 10, 40, 10});
+  plan.mesh.order = {0, 2, 1, 3};
+  const auto host = [&](double megabytes) {
+    return refusal([&] { check_memory(plan, {.ranks = 2, .bytes = megabytes * kMiB}); });
+  };
+  CHECK(host(80) == "");
+  CHECK_THAT(host(60), Catch::Contains("2 ranks, of which rank 0 needs the most (40 MiB), need "
+                                       "together 80 MiB, 20 MiB more"));
+}
+
 TEST_CASE("the copies of a checkpoint count in the memory of their host") {
   auto plan = plan_with_peaks({{"data", 2}}, {30, 40});
   plan.mesh.order = {1, 0};  // rank 1 has the first position

@@ -1,7 +1,8 @@
 #include "train/plan/memory_check.h"
 
-#include <algorithm>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "base/fail.h"
 #include "base/text/bytes.h"
@@ -56,25 +57,26 @@ void check_memory(const plan::Plan& plan, const cost::Cluster& cluster, const Re
 void check_memory(const plan::Plan& plan, const HostMemory& host, const Remedy& remedy) {
   const auto& peaks = plan.prediction.peak_bytes;
   const auto& on_host = plan.prediction.host_bytes;
-  for (size_t first = 0; first < peaks.size(); first += static_cast<size_t>(host.ranks)) {
-    const auto end = std::min(first + static_cast<size_t>(host.ranks), peaks.size());
+  std::map<int64_t, std::vector<size_t>> by_host;  // positions in the mesh
+  for (size_t i = 0; i < peaks.size(); ++i) by_host[rank_at(plan, i) / host.ranks].push_back(i);
+  for (const auto& [number, positions] : by_host) {
     double needed = 0;
-    size_t largest = first;
+    size_t largest = positions.front();
     const auto of = [&](size_t i) {
       const auto rank = static_cast<size_t>(rank_at(plan, i));
       const auto copy = rank < host.checkpoint_bytes.size() ? host.checkpoint_bytes[rank] : 0;
       return peaks[i] + (on_host.empty() ? 0 : on_host[i]) + copy;
     };
-    for (size_t i = first; i < end; ++i) {
+    for (const auto i : positions) {
       needed += static_cast<double>(of(i));
       if (of(i) > of(largest)) largest = i;
     }
     if (needed <= host.bytes) continue;
     const auto name = name_of(plan, rank_at(plan, largest));
-    refuse(end - first == 1
+    refuse(positions.size() == 1
                ? name + " needs"
                : fmt::format("{} ranks, of which {} needs the most ({}), need together",
-                             end - first, name, bytes_text(static_cast<double>(of(largest)))),
+                             positions.size(), name, bytes_text(static_cast<double>(of(largest)))),
            needed, host.bytes, "their host", remedy);
   }
 }

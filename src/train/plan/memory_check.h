@@ -18,7 +18,7 @@ using Remedy = std::function<std::string()>;
 // rank, its stage, the excess and the changes that would make the plan fit.
 void check_memory(const plan::Plan& plan, const cost::Cluster& cluster, const Remedy& remedy = {});
 
-// Memory that `ranks` ranks of a host share.
+// Memory that `ranks` ranks of a host share: the first ones, then the next ones, and so on.
 struct HostMemory {
   int64_t ranks = 1;
   double bytes = 0;
