@@ -239,19 +239,19 @@ TEST_CASE(
 TEST_CASE("a folder knows the command that began its run") {
   Folder folder;
   const auto job = job_of(folder);
-  CHECK(!has_begun(folder.at("run"), "a"));
+  CHECK(!has_begun(job, "a"));
   {
     RunFolder run(job, {});
-    CHECK(!has_begun(folder.at("run"), "a"));
+    CHECK(!has_begun(job, "a"));
     run.begin("a");
-    CHECK(has_begun(folder.at("run"), "a"));
-    CHECK(!has_begun(folder.at("run"), "b"));
+    CHECK(has_begun(job, "a"));
+    CHECK(!has_begun(job, "b"));
   }
   folder.add("run/metrics.jsonl", "{\"step\":1}\n");
   RunFolder run(job, {.overwrite = true});
-  CHECK(!has_begun(folder.at("run"), "b"));
+  CHECK(!has_begun(job, "b"));
   run.begin();
-  CHECK(!has_begun(folder.at("run"), ""));
+  CHECK(!has_begun(job, ""));
 }
 
 TEST_CASE("a folder that is removed while a run writes it is an error at the end") {
@@ -427,7 +427,7 @@ TEST_CASE("a run whose checkpoints are in S3 is resumed from there, on any host"
   job.train.checkpoint_target = target;
   {
     RunFolder run(job, {});
-    run.begin();
+    run.begin("a");
     run.write_job(job);
     run.write_plan("{}\n");
     folder.add("run/metrics.jsonl", "{\"step\":1}\n");
@@ -440,6 +440,7 @@ TEST_CASE("a run whose checkpoints are in S3 is resumed from there, on any host"
   CHECK_THAT(open(job, {}), Catch::Contains(folder.at("run") + " must be a new folder"));
   auto elsewhere = job;
   elsewhere.train.output = other.at("run");
+  CHECK(has_begun(elsewhere, "a"));  // as rank 0 of another host sees it
   CHECK(
       open(elsewhere, {}) ==
       fmt::format("[run] {} must be new, but it holds checkpoints of another run: go on with them "

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <random>
 
 #include "base/fail.h"
 #include "base/files/durable.h"
@@ -20,11 +19,6 @@ namespace perigee::command {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
 
 // The log has the reason why the run ended; where it cannot be written, standard error has it.
 void append_line(const std::string& path, const char* text) {
@@ -184,15 +178,13 @@ void add_train(CLI::App& app, Action& action) {
         }
       };
       // A restart resumes; before the first checkpoint it begins anew.
-      // Ranks of several hosts have no file in common that says which one it was.
-      if (options->job.nodes == 1) task.invocation = random_id();
-      const auto go_on = [&task] {
-        task.restarted = true;
-        if (task.invocation.empty()) task.resume = task.overwrite = true;
+      const auto before_round = [&task](const std::string& id, bool again) {
+        task.invocation = id;
+        task.restarted = again;
       };
-      const int status = run_ranks(
-          options->job, task, train,
-          {.lost_work = "steps after the last checkpoint are discarded", .go_on = go_on});
+      const int status = run_ranks(options->job, task, train,
+                                   {.lost_work = "steps after the last checkpoint are discarded",
+                                    .before_round = before_round});
       if (status == 0 && options->job.node_rank <= 0) {
         log_results(options->job, task.job, options->trace);
       }

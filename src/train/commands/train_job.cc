@@ -61,7 +61,7 @@ void require_gradients(const Task& task, const std::string& plan_text) {
 // checkpoint of the job's; without one it begins as the first start did, in place of the
 // files there.
 RunOptions run_options(const Task& task, const job::Job& job) {
-  const bool again = task.restarted && has_begun(job.train.output, task.invocation);
+  const bool again = task.restarted && has_begun(job, task.invocation);
   if (!again && (!task.resume || !task.overwrite)) {
     return {task.resume, task.resume_from, task.overwrite};
   }

@@ -235,9 +235,10 @@ void RunFolder::require_free(const RunOptions& options) const {
   }
 }
 
-bool has_begun(const std::string& folder, const std::string& invocation) {
-  const auto path = inside(folder, kInvocation);
-  return !invocation.empty() && exists(path) && read_file(path, "run") == invocation;
+bool has_begun(const job::Job& job, const std::string& invocation) {
+  if (invocation.empty()) return false;
+  const auto path = checkpoint::inside(checkpoint_run(job), kInvocation);
+  return checkpoint::open_target(path)->size(path) && checkpoint::read_text(path) == invocation;
 }
 
 void RunFolder::begin(const std::string& invocation) {
@@ -252,7 +253,9 @@ void RunFolder::begin(const std::string& invocation) {
         target->remove(checkpoint::inside(store_, name));
     }
   }
-  if (!invocation.empty()) write_durably(file(kInvocation), invocation);
+  if (!invocation.empty()) {
+    checkpoint::open_target(store_)->put(checkpoint::inside(store_, kInvocation), invocation);
+  }
   began_ = true;
 }
 

@@ -20,9 +20,9 @@ struct RunOptions {
 // given, else train.output.
 const std::string& checkpoint_run(const job::Job& job);
 
-// Returns whether the command of that random id has begun the run in the folder. Until then its
-// restarts have its own options: a run that it is to overwrite is still there.
-bool has_begun(const std::string& folder, const std::string& invocation);
+// Returns whether the command of that random id has begun the job's run, in checkpoint_run(job).
+// Until then its restarts have its own options: a run that it is to overwrite is still there.
+bool has_begun(const job::Job& job, const std::string& invocation);
 
 // A run's folder, opened by rank 0 for as long as the run writes to it. While it is open, no other
 // process can open it.

@@ -81,7 +81,7 @@ class Hosts {
     options.secret = "secret";
     options.backoff_seconds = 0.05;
     options.timeout_seconds = 10;
-    options.go_on = [] { again = true; };
+    options.before_round = [](const std::string&, bool trained) { again = trained; };
     options.agreement.keyed_hash = hash_of("secret");
   }
   ~Hosts() {

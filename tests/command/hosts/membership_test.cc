@@ -29,6 +29,7 @@ struct MemberHosts {
                     .address = name + ".net",
                     .port = 7,
                     .trained = outcome.kind != Kind::fresh,
+                    .job = verdicts[name].job,
                     .outcome = outcome},
                    now);
   }
@@ -101,6 +102,32 @@ TEST_CASE("fewer hosts than the job needs end it after the time-out with those t
   CHECK(hosts.verdicts["a"].text ==
         "[launch] 2 hosts must come within 60 s, but 1 did: a; start the others, "
         "all with the same --nodes and --max-restarts");
+}
+
+TEST_CASE("a job has one id on all hosts, in all rounds and with another keeper") {
+  MemberHosts hosts(kElastic);
+  hosts.come("a");
+  hosts.come("b");
+  hosts.decide();
+  const auto id = hosts.verdicts["a"].job;
+  CHECK(id != "");
+  CHECK(hosts.verdicts["b"].job == id);
+  hosts.come("b", failed("lost a", true));
+  hosts.decide();
+  CHECK(hosts.after(2s) == "b");
+  CHECK(hosts.verdicts["b"].job == id);
+
+  MemberHosts later(kElastic);
+  later.verdicts = hosts.verdicts;
+  later.come("c");
+  later.come("b", failed("lost the keeper", true));
+  CHECK(later.decide() == "cb");
+  CHECK(later.verdicts["c"].job == id);
+  MemberHosts another(kElastic);
+  another.come("c");
+  another.come("d");
+  another.decide();
+  CHECK(another.verdicts["d"].job != id);
 }
 
 TEST_CASE("a lost host's round ends everywhere, and the others go on after the grace") {
@@ -234,16 +261,18 @@ TEST_CASE("hosts that do not fit are refused, alone where the job trains already
 }
 
 TEST_CASE("messages of hosts survive printing, and others are errors") {
-  const Registration one{"id",      3, "name \xff\n", 2, 1,
-                         "address", 7, true,          4, {Kind::saved, 1, "cause", true}};
+  const Registration one{
+      "id", 3, "name \xff\n", 2, 1, "address", 7, true, 4, "job", {Kind::saved, 1, "cause", true}};
   const auto read = parse_registration(print(one));
   CHECK(print(one).find('\n') == std::string::npos);
   CHECK((read.id == "id" && read.attempt == 3 && read.ranks == 2 && read.node_rank == 1));
   CHECK((read.address == "address" && read.port == 7 && read.trained && read.restarts == 4));
+  CHECK(read.job == "job");
   CHECK((read.outcome.kind == Kind::saved && read.outcome.status == 1 && read.outcome.lost_peers));
   const auto verdict = parse_verdict(
-      print(Verdict{.round = 2, .node = 1, .nodes = 3, .note = "n"}));
-  CHECK((verdict.round == 2 && verdict.node == 1 && verdict.nodes == 3 && verdict.note == "n"));
+      print(Verdict{.round = 2, .node = 1, .nodes = 3, .job = "job", .note = "n"}));
+  CHECK((verdict.round == 2 && verdict.node == 1 && verdict.nodes == 3 && verdict.job == "job"));
+  CHECK(verdict.note == "n");
   CHECK_THROWS_AS(parse_registration("{}"), perigee::Error);
   CHECK_THROWS_AS(parse_verdict("x"), perigee::Error);
 }

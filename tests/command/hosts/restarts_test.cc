@@ -29,16 +29,18 @@ int64_t restarts() { return variable("TORCHELASTIC_RESTART_COUNT"); }
 
 TEST_CASE("a job whose rank failed is started again, with a line each") {
   static bool again = false;
-  LaunchedJob job(
-      {.ranks = 2, .go_on = [] { again = true; }, .max_restarts = 3, .backoff_seconds = 0.01},
-      [](const Place& place, Shared& shared) -> int {
-        ++shared.ready;
-        if (again != (restarts() > 0) || variable("RANK") != place.rank) return 4;
-        if (restarts() == 2) return 0;
-        if (place.rank == 0) return test::wait_to_stop(place, shared);
-        if (restarts() == 1) ::kill(::getpid(), SIGKILL);
-        fail_at_disk();
-      });
+  LaunchedJob job({.ranks = 2,
+                   .before_round = [](const std::string&, bool trained) { again = trained; },
+                   .max_restarts = 3,
+                   .backoff_seconds = 0.01},
+                  [](const Place& place, Shared& shared) -> int {
+                    ++shared.ready;
+                    if (again != (restarts() > 0) || variable("RANK") != place.rank) return 4;
+                    if (restarts() == 2) return 0;
+                    if (place.rank == 0) return test::wait_to_stop(place, shared);
+                    if (restarts() == 1) ::kill(::getpid(), SIGKILL);
+                    fail_at_disk();
+                  });
   CHECK(job.status() == 0);
   CHECK(job.shared().ready >= 4);  // rank 0 may be stopped before it counts
   CHECK_THAT(job.written(),

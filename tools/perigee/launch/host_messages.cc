@@ -52,6 +52,7 @@ std::string print(const Registration& one) {
               {"port", one.port},
               {"trained", one.trained},
               {"restarts", one.restarts},
+              {"job", one.job},
               {"outcome", static_cast<int>(one.outcome.kind)},
               {"status", one.outcome.status},
               {"cause", one.outcome.cause},
@@ -71,6 +72,7 @@ Registration parse_registration(const std::string& text) {
     read(json, "port", one.port, 65535);
     read(json, "trained", one.trained);
     read(json, "restarts", one.restarts);
+    read(json, "job", one.job);
     int outcome = 0;
     read(json, "outcome", outcome, static_cast<int>(Outcome::Kind::final));
     if (outcome < 0) refuse("outcome is out of range");
@@ -86,7 +88,8 @@ std::string print(const Verdict& one) {
   return Json{{"end", one.end},     {"status", one.status},     {"text", one.text},
               {"mine", one.mine},   {"round", one.round},       {"node", one.node},
               {"nodes", one.nodes}, {"host", one.host},         {"port", one.port},
-              {"again", one.again}, {"restarts", one.restarts}, {"note", one.note}}
+              {"again", one.again}, {"restarts", one.restarts}, {"job", one.job},
+              {"note", one.note}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -104,6 +107,7 @@ Verdict parse_verdict(const std::string& text) {
     read(json, "port", one.port, 65535);
     read(json, "again", one.again);
     read(json, "restarts", one.restarts);
+    read(json, "job", one.job);
     read(json, "note", one.note);
     return one;
   });

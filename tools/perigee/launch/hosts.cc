@@ -37,14 +37,6 @@ std::string host_name() {
   return name;
 }
 
-std::string random_id() {
-  std::string text;
-  for (const char byte : store::random_bytes(8)) {
-    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  }
-  return text;
-}
-
 // This host's part in the job.
 class Host {
  public:
@@ -66,6 +58,7 @@ class Host {
       }
       if (!verdict->note.empty()) log::warn("[launch] {}", verdict->note);
       one_.restarts = verdict->restarts;
+      one_.job = verdict->job;
       last_ = run_ranks(*verdict, body);
       one_.trained = true;
       one_.outcome = outcome_of(last_);
@@ -236,7 +229,7 @@ class Host {
                    .port = verdict.port,
                    .interface = options_.interface,
                    .secret = options_.secret};
-    if (verdict.again) options_.go_on();
+    options_.before_round(verdict.job, verdict.again);
     return run_round(std::move(round), signals_, body);
   }
 
@@ -279,6 +272,14 @@ class Host {
 };
 
 }  // namespace
+
+std::string random_id() {
+  std::string text;
+  for (const char byte : store::random_bytes(8)) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
 
 std::vector<Endpoint> parse_rendezvous(const std::string& text) {
   std::vector<Endpoint> result;

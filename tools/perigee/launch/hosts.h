@@ -9,6 +9,9 @@
 
 namespace perigee::command {
 
+// Returns a random id, in hexadecimal digits.
+std::string random_id();
+
 // Returns the endpoints of --rendezvous: HOST:PORT, or several with commas; none for "".
 // Throws Error.
 std::vector<Endpoint> parse_rendezvous(const std::string& text);

@@ -20,6 +20,7 @@ constexpr size_t kSecretSize = 32;
 int launch_here(const LaunchOptions& options, const Endpoint& rendezvous, const RankBody& body) {
   const bool several_nodes = options.nodes > 1;
   const auto node = std::max<int64_t>(0, options.node_rank);
+  const auto job = random_id();
   Signals signals;
   for (int64_t restarts = 0;; ++restarts) {
     RoundOptions round{.node = node, .restarts = restarts, .stop_seconds = options.stop_seconds};
@@ -33,7 +34,7 @@ int launch_here(const LaunchOptions& options, const Endpoint& rendezvous, const 
                    .secret = options.secret.empty() && !several_nodes
                                  ? store::random_bytes(kSecretSize)
                                  : options.secret};
-    if (restarts > 0) options.go_on();
+    options.before_round(job, restarts > 0);
     if (node == 0) {
       const auto listening = listen_at(rendezvous.host, rendezvous.port, several_nodes);
       round.listener = Descriptor(listening.socket);

@@ -24,8 +24,9 @@ struct LaunchOptions {
   std::string secret;     // of the job; "": on one host, a random one
   std::optional<double> stop_seconds = 1.5;  // RoundOptions::stop_seconds
   std::string lost_work;  // for the message after such a signal: the work that is lost
-  // Called in this process before the ranks are started of a job that has trained before.
-  std::function<void()> go_on = [] {};
+  // Called in this process before the ranks of a round are started. `job`: a random id, the same in
+  // all rounds and, where hosts change, on all hosts. `again`: the job has trained before.
+  std::function<void(const std::string& job, bool again)> before_round = [](auto&&...) {};
   int64_t max_restarts = 0;      // of a job whose rank failed
   double backoff_seconds = 1;    // before the first restart; doubles with each, up to a minute
   double timeout_seconds = 60;   // for the hosts to come
@@ -42,7 +43,7 @@ bool hosts_change(const LaunchOptions& options);
 // SIGTERM and SIGHUP end the job.
 //
 // A job whose rank failed is started again up to `max_restarts` times, on as many hosts as there
-// are (`least_nodes` to `nodes`), after a call of `go_on`. Status 2 and 3 are not: a restart does
+// are (`least_nodes` to `nodes`), after a call of `before_round`. Status 2 and 3 are not: a restart does
 // not mend the command or the job. Throws Error when a port cannot be bound, the system has no
 // descriptor or process left, or the hosts do not come.
 int launch(const LaunchOptions& options, const RankBody& body);

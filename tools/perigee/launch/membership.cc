@@ -43,6 +43,7 @@ void Membership::refuse(Registration one, std::string text) {
 void Membership::add(Registration one, Time now) {
   restarts_ = std::max(restarts_, one.restarts);
   trained_ = trained_ || one.trained;
+  if (job_.empty()) job_ = one.job;
   for (auto& known : members_) known.back = known.back || known.id == one.id;
   std::erase_if(waiting_, [&](const Registration& other) { return other.id == one.id; });
   if (one.ranks != options_.ranks) {
@@ -151,6 +152,7 @@ void Membership::form(std::vector<Answer>& answers) {
   const auto said = note();
   std::ranges::stable_sort(waiting_, {}, rank);
   const auto nodes = std::min<int64_t>(options_.most, std::ssize(waiting_));
+  if (job_.empty()) job_ = waiting_.front().id;
   ++round_;
   members_.clear();
   for (int64_t node = 0; node < nodes; ++node) {
@@ -164,6 +166,7 @@ void Membership::form(std::vector<Answer>& answers) {
                         .host = waiting_.front().address,
                         .port = waiting_.front().port,
                         .restarts = restarts_,
+                        .job = job_,
                         .again = round_ > 1 || trained_,
                         .note = said}});
   }

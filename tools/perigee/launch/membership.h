@@ -41,6 +41,7 @@ struct Registration {
   int port = 0;
   bool trained = false;  // it took part in a round, perhaps of another keeper
   int64_t restarts = 0;  // of the job, as the host knows
+  std::string job;       // Verdict::job, as the host knows; "" before its first round
   Outcome outcome;
 };
 
@@ -57,6 +58,7 @@ struct Verdict {
   std::string host;             // of rank 0's store
   int port = 0;
   int64_t restarts = 0;  // of the job
+  std::string job;       // its random id, the same in all rounds
   bool again = false;    // the job has trained before: it goes on from its newest checkpoint
   std::string note;      // for the log; "" at the job's start
 };
@@ -139,6 +141,7 @@ class Membership {
   };
   std::optional<End> ended_;
   int64_t round_ = 0, restarts_ = 0;
+  std::string job_;  // "": no host has trained
   bool trained_ = false;
 };
 

@@ -98,7 +98,7 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   }
   auto launched = launch_options(options, task);
   launched.lost_work = ranks.lost_work;
-  launched.go_on = ranks.go_on;
+  launched.before_round = ranks.before_round;
   if (hosts_change(launched)) launched.agreement = torch_host().agreement(task, launched.secret);
   return launch(launched, [&](const Place& place) {
     prepare_rank(place, ranks, /*launched=*/true);

@@ -12,8 +12,9 @@
 namespace perigee::command {
 
 struct RankOptions {
-  std::string lost_work;                // as in LaunchOptions
-  std::function<void()> go_on = [] {};  // as in LaunchOptions
+  // As in LaunchOptions.
+  std::string lost_work;
+  std::function<void(const std::string& job, bool again)> before_round = [](auto&&...) {};
   // Whether the user's first signal asks a rank to stop (stop_requested), instead of ending it.
   bool stops_between_steps = true;
 };
