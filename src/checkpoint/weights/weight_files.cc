@@ -50,15 +50,15 @@ WeightFiles::WeightFiles(const std::string& path) : path_(path) {
   auto chosen = path;
   if (fs::is_directory(path, ignored)) {
     const auto files = files_of(path);
-    chosen = (fs::path(path) / kIndex).string();
-    if (!fs::exists(chosen, ignored)) chosen = (fs::path(path) / "model.safetensors").string();
+    chosen = (fs::path(path) / "model.safetensors").string();
+    if (!fs::exists(chosen, ignored)) chosen = (fs::path(path) / kIndex).string();
     if (!fs::exists(chosen, ignored) && files.size() == 1) chosen = files.front();
     if (files.empty() && !fs::exists(chosen, ignored)) {
       fail("weights", "{} must have safetensors files, but has none", path);
     }
     if (!fs::exists(chosen, ignored)) {
       fail("weights",
-           "a folder of weights has {}, model.safetensors or a single file, but {} has several: "
+           "a folder of weights has model.safetensors, {} or a single file, but {} has several: "
            "{}: name one",
            kIndex, path, some_of(files));
     }

@@ -15,9 +15,9 @@ namespace perigee::checkpoint {
 class WeightFiles {
  public:
   // `path`: a safetensors file; an index of several (NAME.safetensors.index.json, "weight_map":
-  // file names by tensor); or a folder, which has model.safetensors.index.json, model.safetensors,
-  // or a single file NAME.safetensors. Throws Error naming the files that are missing, damaged or
-  // lack a tensor of the index.
+  // file names by tensor); or a folder, of which model.safetensors is read, else the files of
+  // model.safetensors.index.json, else a single file NAME.safetensors. Throws Error naming the
+  // files that are missing, damaged or lack a tensor of the index.
   explicit WeightFiles(const std::string& path);
 
   const std::string& path() const { return path_; }

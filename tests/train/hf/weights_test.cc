@@ -260,6 +260,14 @@ TEST_CASE("damaged files and indexes are refused before a value is loaded") {
              Contains("must hold a JSON object with an object \"weight_map\""));
 }
 
+TEST_CASE("of a folder with one file and an index of others, the file is read") {
+  const FolderCopy copy("qwen2");
+  std::filesystem::copy_file(fixture("llama") + "/model.safetensors",
+                             copy.at("model.safetensors"));
+  CHECK(checkpoint::WeightFiles(copy.path()).names() ==
+        checkpoint::WeightFiles(fixture("llama")).names());
+}
+
 TEST_CASE("a folder without weights is a model to initialise") {
   const auto folder = fixture("llama-yarn");
   CHECK_THAT(error_of([&] {
