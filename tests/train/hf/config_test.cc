@@ -65,9 +65,7 @@ TEST_CASE("keys that say nothing about the model, and null, are ignored") {
             {"transformers_version", "4.30.0"},
             {"use_cache", false},
             {"id2label", {{"0", "a"}}}});
-  auto config = read_json(copy.at("config.json"));
-  config["attention_sinks"] = nullptr;
-  write_json(copy.at("config.json"), config);
+  copy.set_null("attention_sinks");
   CHECK(hf::read_architecture(copy.path()).width == 16);
 }
 
@@ -103,5 +101,28 @@ TEST_CASE("windows follow sliding_window, max_window_layers and layer_types") {
   CHECK(windows({{"layer_types", {"sliding_attention", "full_attention"}}}) == List{4, 0});
   CHECK(windows({{"layer_types", nullptr}, {"max_window_layers", 0}}) == List{4, 4});
   CHECK(windows({{"use_sliding_window", false}}) == List{0, 0});
+  CHECK(windows({{"use_sliding_window", true}, {"sliding_window", nullptr}}) == List{4096, 4096});
   CHECK(hf::read_architecture(fixture("mistral")).windows == List{3, 3});
+}
+
+TEST_CASE("an absent key has the default of the family's class, and null another value") {
+  const std::pair<const char*, int64_t> cases[] = {{"llama", 64}, {"mistral", 8}, {"qwen2", 32},
+                                                   {"qwen3", 32}, {"gemma", 16},  {"mixtral", 8}};
+  for (const auto& [family, heads] : cases) {
+    CAPTURE(family);
+    const FolderCopy copy(family);
+    copy.set({{"num_attention_heads", 64}, {"head_dim", 8}, {"num_key_value_heads", nullptr}});
+    CHECK(hf::read_architecture(copy.path()).kv_heads == heads);
+    copy.set_null("num_key_value_heads");
+    CHECK(hf::read_architecture(copy.path()).kv_heads == 64);
+  }
+  const std::pair<const char*, int64_t> windows[] = {{"mistral", 4096}, {"mixtral", 0}};
+  for (const auto& [family, window] : windows) {
+    CAPTURE(family);
+    const FolderCopy copy(family);
+    copy.set({{"sliding_window", nullptr}});
+    CHECK(hf::read_architecture(copy.path()).windows == std::vector<int64_t>{window, window});
+    copy.set_null("sliding_window");
+    CHECK(hf::read_architecture(copy.path()).windows == std::vector<int64_t>{0, 0});
+  }
 }

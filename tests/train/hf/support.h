@@ -92,6 +92,12 @@ class FolderCopy {
     config.merge_patch(keys);
     write_json(at("config.json"), config);
   }
+  // Gives a key of config.json the value null.
+  void set_null(const std::string& key) const {
+    auto config = read_json(at("config.json"));
+    config[key] = nullptr;
+    write_json(at("config.json"), config);
+  }
 
  private:
   Folder folder_;

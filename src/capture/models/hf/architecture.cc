@@ -53,10 +53,14 @@ class Config {
     return at == keys_.end() ? none : *at;
   }
 
+  // Returns the key's value; `fallback` where the key is absent, and where its value is null
+  // `of_null`, or `fallback` if that is null.
   template <class T>
-  T get(const char* key, const json& fallback) {
+  T get(const char* key, const json& fallback, const json& of_null = nullptr) {
     const json* value = &take(key);
-    if (value->is_null()) value = &fallback;
+    if (value->is_null()) {
+      value = keys_.contains(key) && !of_null.is_null() ? &of_null : &fallback;
+    }
     if constexpr (std::is_same_v<T, bool>) {
       if (!value->is_boolean()) wrong(key, "is true or false");
     } else if constexpr (std::is_same_v<T, int64_t>) {
@@ -190,13 +194,11 @@ void read_windows(Config& config, Architecture& a) {
   const auto& family = *a.family;
   a.windows.assign(static_cast<size_t>(a.layers), 0);
   if (family.windows == Windows::none) return;
-  const auto& given = config.take("sliding_window");
   const bool listed = family.windows == Windows::listed;
   const bool use = !listed || config.get<bool>("use_sliding_window", false);
   const auto from = listed ? config.get<int64_t>("max_window_layers", 28) : 0;
   const auto& types = listed ? config.take("layer_types") : json();
-  int64_t window = 0;
-  if (use && !given.is_null()) window = config.get<int64_t>("sliding_window", 0);
+  const auto window = use ? a.window : 0;
   if (types.is_null()) {
     for (auto i = from; i < a.layers; ++i) a.windows[static_cast<size_t>(i)] = window;
     return;
@@ -231,7 +233,7 @@ Architecture read_architecture(const std::string& folder) {
     std::visit(
         [&](auto member) {
           using T = std::remove_reference_t<decltype(a.*member)>;
-          a.*member = config.get<T>(key.name, key.fallback);
+          a.*member = config.get<T>(key.name, key.fallback, key.of_null);
         },
         key.member);
   }

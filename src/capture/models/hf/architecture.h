@@ -34,6 +34,7 @@ struct Architecture {
   std::string activation;
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   double deviation = 0.02;       // of initial weights
+  int64_t window = 0;            // of layers that have one; 0: none
   std::vector<int64_t> windows;  // per layer: tokens that a token attends to; 0: all before it
   int64_t experts = 0, top_k = 0;
   bool balances = false;      // the loss has the router's balance loss, times

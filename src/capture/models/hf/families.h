@@ -19,6 +19,7 @@ struct ConfigKey {
                std::string Architecture::*>
       member;
   nlohmann::json fallback = nullptr;  // where the config lacks the key; null: it must have it
+  nlohmann::json of_null = nullptr;   // where its value is null; null: the fallback
 };
 
 // A key that changes the model, with the values for which the model is built here.
