@@ -58,6 +58,23 @@ TEST_CASE("losses, logits and gradients of every family equal transformers'") {
   }
 }
 
+TEST_CASE("norms that scale by 1 + weight add it in float32 in a bfloat16 model") {
+  const HfModel model(hf_job(fixture("gemma"), "bfloat16"));
+  const auto& captured = model.source->at(1).graph;
+  const auto dtype = [&](graph::ValueId v) { return captured.type(v).dtype; };
+  int norms = 0;
+  for (const auto& node : captured.nodes) {
+    if (node.op != "perigee::rms_norm") continue;
+    ++norms;
+    CHECK(dtype(node.get<graph::ValueId>("self", {})) == graph::DType::float32);
+    const auto scale = node.get<graph::ValueId>("weight", {});
+    const auto& sum = captured.nodes.at(size_t(captured.values[size_t(scale.index)].producer));
+    CHECK_THAT(sum.op, Catch::StartsWith("aten::add"));
+    CHECK(dtype(sum.get<graph::ValueId>("self", {})) == graph::DType::float32);
+  }
+  CHECK(norms == 5);
+}
+
 TEST_CASE("a mixture's balance loss is transformers', also on a mesh") {
   check_fixture("mixtral-balanced", "float64", 1e-10);
   check_fixture("mixtral-balanced", "float64", 1e-10,

@@ -52,7 +52,10 @@ struct RmsNorm : nn::Module {
   }
 
   Tensor forward(const Tensor& x) {
-    return at::rms_norm(x, weight.sizes(), offset ? weight + 1 : weight, eps);
+    if (!offset) return at::rms_norm(x, weight.sizes(), weight, eps);
+    // In float32 as in transformers: a type of 16 bits rounds 1 + weight to two digits.
+    const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    return at::rms_norm(x.to(wide), weight.sizes(), weight.to(wide) + 1, eps).to(x.scalar_type());
   }
 };
 
