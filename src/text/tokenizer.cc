@@ -64,6 +64,11 @@ bool is_json(const std::string& path) {
 
 size_t Tokenizer::last_cut(std::string_view, size_t) const { return 0; }
 
+std::vector<int64_t> Tokenizer::encode_after(const std::vector<int64_t>& before,
+                                             std::string_view text) const {
+  return before.empty() ? encode(text) : encode_rest(text);
+}
+
 void open_sentencepiece() { sentencepiece(); }
 void open_tokenizers() { tokenizers(); }
 

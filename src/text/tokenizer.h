@@ -37,6 +37,12 @@ class Tokenizer {
 
   // As encode(), for the part of a text after a cut.
   virtual std::vector<int64_t> encode_rest(std::string_view text) const { return encode(text); }
+
+  // As encode(), for a text that is encoded apart from the one before it, whose ids are `before`:
+  // after an added token of a tokenizer.json its ids are those in the whole text, with a prefix
+  // where the tokenizer prepends one to each segment; elsewhere they are those of encode_rest().
+  virtual std::vector<int64_t> encode_after(const std::vector<int64_t>& before,
+                                            std::string_view text) const;
 };
 
 // "bytes", or the path of a tokenizer.json or a SentencePiece model. Throws Error when the file

@@ -109,7 +109,7 @@ Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenize
   size_t done = 0;
   const auto add = [&](size_t end) {
     const auto text = std::string_view(rendered.text).substr(done, end - done);
-    const auto ids = done == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
+    const auto ids = tokenizer.encode_after(encoded.ids, text);
     encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
     done = end;
   };

@@ -44,6 +44,16 @@ class Json : public Tokenizer {
   std::vector<int64_t> encode_rest(std::string_view text) const override {
     return encode_part(text, true);
   }
+  std::vector<int64_t> encode_after(const std::vector<int64_t>& before,
+                                    std::string_view text) const override {
+    const auto* token = before.empty() ? nullptr : added_->token(before.back());
+    if (!token) return Tokenizer::encode_after(before, text);
+    auto ids = encode(*token + std::string(text));
+    // With the text it may be another token.
+    if (ids.empty() || ids.front() != before.back()) return encode_rest(text);
+    ids.erase(ids.begin());
+    return ids;
+  }
 
   std::string decode(const std::vector<int64_t>& ids) const override {
     std::vector<std::string> tokens;

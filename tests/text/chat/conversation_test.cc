@@ -31,18 +31,22 @@ ordered_json conversation(std::initializer_list<std::pair<const char*, const cha
   return {{"messages", messages}};
 }
 
-// A folder with a tokenizer.json of the characters in `letters` and the token "</s>".
-std::string add_tokenizer(const test::Folder& folder, const std::string& letters) {
+// A folder with a tokenizer.json of the characters in `letters`, "\u2581" and the token "</s>".
+// `parts`: its parts that are not null.
+std::string add_tokenizer(const test::Folder& folder, const std::string& letters,
+                          const ordered_json& parts = ordered_json::object()) {
   ordered_json vocab;
   for (const char c : letters) vocab[std::string(1, c)] = vocab.size();
+  vocab["\u2581"] = vocab.size();
   const ordered_json end = {{"id", vocab.size()}, {"content", "</s>"}, {"special", true}};
-  const ordered_json file = {
+  ordered_json file = {
       {"version", "1.0"},
       {"added_tokens", {end}},
       {"normalizer", nullptr},
       {"pre_tokenizer", nullptr},
       {"decoder", {{"type", "Fuse"}}},
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", ordered_json::array()}}}};
+  file.update(parts);
   folder.add("tokenizer_config.json",
              R"({"eos_token": {"content": "</s>", "special": true}, "bos_token": null})");
   return folder.add("tokenizer.json", file.dump());
@@ -80,6 +84,29 @@ TEST_CASE("answers of several turns are found by marks and by rendering parts") 
     const auto end = tokenizer->encode("</s>");
     REQUIRE(end.size() == 1);
     CHECK(encoded.ids[encoded.answers[0].end - 1] == end[0]);
+  }
+}
+
+TEST_CASE("a text after an added token has the ids that it has in the whole conversation") {
+  const test::Folder folder;
+  const auto chat = conversation(
+      {{"user", "a b"}, {"assistant", "first."}, {"user", "and"}, {"assistant", "second."}});
+  for (const auto* parts :
+       {R"({"normalizer": {"type": "Sequence", "normalizers": [
+             {"type": "Prepend", "prepend": "\u2581"},
+             {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}})",
+        R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581",
+                              "prepend_scheme": "always"}})"}) {
+    INFO(parts);
+    const auto path = add_tokenizer(folder, "abcdefghijklmnopqrstuvwxyz<|>/.",
+                                    ordered_json::parse(parts));
+    const auto tokenizer = text::make_tokenizer(path);
+    for (const auto& source : {kChat, kMarked}) {
+      const ChatTemplate from(folder.add("t.jinja", source), path);
+      const auto encoded = text::encode_conversation(from, *tokenizer, chat);
+      CHECK(encoded.ids == tokenizer->encode(from.render(chat, false).text));
+      CHECK(answers(*tokenizer, encoded) == std::vector<std::string>{"first.</s>", "second.</s>"});
+    }
   }
 }
 
