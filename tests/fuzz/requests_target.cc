@@ -25,11 +25,13 @@ class Bytes : public train::TextService {
   }
   const std::set<int64_t>& text_ends() const override { return ends_; }
   const std::set<int64_t>& answer_ends() const override { return ends_; }
+  const std::vector<std::string>& answer_stops() const override { return stops_; }
   const std::set<int64_t>& special_tokens() const override { return ends_; }
   bool add(std::vector<train::TextRequest>) override { return false; }
 
  private:
   std::set<int64_t> ends_ = {0};
+  std::vector<std::string> stops_ = {"<end>"};
 };
 
 }  // namespace

@@ -124,9 +124,9 @@ Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenize
   return encoded;
 }
 
-std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+AnswerEnds answer_ends(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   require_special_tokens(chat, tokenizer);
-  std::set<int64_t> tokens;
+  AnswerEnds ends;
   const ordered_json conversation = {
       {"messages",
        {{{"role", "user"}, {"content", "?"}}, {{"role", "assistant"}, {"content", "!"}}}}};
@@ -137,10 +137,16 @@ std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenize
   const auto mark = tail.find_first_not_of(" \n");
   if (mark != tail.npos) tail.remove_prefix(mark);
   const auto after = tokenizer.encode_rest(tail);
-  if (!after.empty()) tokens.insert(after.front());
+  const auto special = tokenizer.special_ids();
+  if (after.size() == 1 || (!after.empty() && std::ranges::count(special, after.front()) > 0)) {
+    ends.tokens.insert(after.front());
+  } else if (!tail.empty()) {
+    const auto last = tail.find_last_not_of(" \n");
+    ends.texts.emplace_back(last == tail.npos ? tail : tail.substr(0, last + 1));
+  }
   const auto eos = tokenizer.token_id(chat.special_token("eos_token"));
-  if (eos >= 0) tokens.insert(eos);
-  return tokens;
+  if (eos >= 0) ends.tokens.insert(eos);
+  return ends;
 }
 
 void encode_conversations(const std::string& file, const ChatTemplate& chat,

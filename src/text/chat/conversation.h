@@ -26,9 +26,15 @@ std::vector<Span> answers_of(const ChatTemplate& chat, const nlohmann::ordered_j
 Document encode_conversation(const ChatTemplate& chat, const Tokenizer& tokenizer,
                              const nlohmann::ordered_json& conversation);
 
-// Returns the tokens that end an answer: what the template puts after one begins with it, and
-// eos_token where it is one token.
-std::set<int64_t> end_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
+// The tokens and the texts of which each ends an answer.
+struct AnswerEnds {
+  std::set<int64_t> tokens;
+  std::vector<std::string> texts;
+};
+
+// Returns how answers end: with the text that the template puts after one, as a token where it is
+// one token or begins with a special one, and with eos_token where that is one token.
+AnswerEnds answer_ends(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 // Throws Error unless the line is {"messages": [{"role": ..., "content": ...}, ...], ...}.
 void check_conversation(const nlohmann::ordered_json& line);

@@ -1,8 +1,9 @@
 #include "train/commands/chat.h"
 
+#include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <vector>
 
 #include "base/fail.h"
@@ -36,9 +37,11 @@ class Chat {
         tokenizer_(text::make_tokenizer(task.job.data.tokenizer)),
         generator_(open_generator(task, session, options.sample)),
         queue_(generator_, *tokenizer_),
-        ends_(text::end_tokens(template_, *tokenizer_)) {
-    if (ends_.empty()) {
-      log::warn("the chat template names no token that ends an answer: answers end after {} tokens",
+        ends_(text::answer_ends(template_, *tokenizer_)),
+        stops_(options.sample.stops) {
+    std::ranges::copy(ends_.texts, std::back_inserter(stops_));
+    if (ends_.tokens.empty() && ends_.texts.empty()) {
+      log::warn("the chat template puts nothing after an answer: answers end after {} tokens",
                 options.sample.tokens);
     }
   }
@@ -103,8 +106,8 @@ class Chat {
     TextRequest request{.prompt = prompt(),
                         .most = options_.sample.tokens,
                         .draw = options_.sample.draw,
-                        .stops = options_.sample.stops,
-                        .ends = ends_};
+                        .stops = stops_,
+                        .ends = ends_.tokens};
     request.draw.seed += answers_++;
     request.take = [&](std::string_view text) {
       print(text);
@@ -122,7 +125,8 @@ class Chat {
   std::unique_ptr<text::Tokenizer> tokenizer_;
   Generator& generator_;
   RequestQueue queue_;
-  std::set<int64_t> ends_;
+  text::AnswerEnds ends_;
+  std::vector<std::string> stops_;
   Json messages_ = Json::array();
   uint64_t answers_ = 0;
 };

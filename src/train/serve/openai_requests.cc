@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -269,6 +270,7 @@ AskedTexts read_openai_request(const TextService& service, const OpenAiOptions& 
   common.stops.insert(common.stops.end(), options.stops.begin(), options.stops.end());
   if (!body.boolean("ignore_eos")) {
     common.ends = chat ? service.answer_ends() : service.text_ends();
+    if (chat) std::ranges::copy(service.answer_stops(), std::back_inserter(common.stops));
   }
   if (body.boolean("skip_special_tokens", true)) {
     common.hidden = service.special_tokens();

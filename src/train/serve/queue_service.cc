@@ -5,7 +5,6 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
-#include "text/chat/conversation.h"
 #include "text/documents/end_of_text.h"
 
 namespace perigee::train {
@@ -31,7 +30,7 @@ QueueService::QueueService(Generator& generator, const std::string& tokenizer,
   }
   try {
     template_.emplace(options.template_file, tokenizer, std::time(nullptr));
-    answer_ends_ = text::end_tokens(*template_, *tokenizer_);
+    answer_ends_ = text::answer_ends(*template_, *tokenizer_);
   } catch (const Error& error) {
     // A template that was asked for must work.
     if (!options.template_file.empty()) throw;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "text/chat/chat_template.h"
+#include "text/chat/conversation.h"
 #include "train/generate/generator.h"
 #include "train/generate/request_queue.h"
 #include "train/serve/text_service.h"
@@ -32,7 +33,8 @@ class QueueService final : public TextService {
   std::string decode(const std::vector<int64_t>& tokens) const override;
   std::vector<int64_t> encode_chat(const nlohmann::ordered_json& conversation) const override;
   const std::set<int64_t>& text_ends() const override { return text_ends_; }
-  const std::set<int64_t>& answer_ends() const override { return answer_ends_; }
+  const std::set<int64_t>& answer_ends() const override { return answer_ends_.tokens; }
+  const std::vector<std::string>& answer_stops() const override { return answer_ends_.texts; }
   const std::set<int64_t>& special_tokens() const override { return special_; }
   bool add(std::vector<TextRequest> requests) override;
 
@@ -51,7 +53,8 @@ class QueueService final : public TextService {
   std::string no_template_;  // why template_ is empty
   Generator& generator_;     // of the thread, but for its constants
   RequestQueue queue_;       // of the thread
-  std::set<int64_t> text_ends_, answer_ends_, special_;
+  std::set<int64_t> text_ends_, special_;
+  text::AnswerEnds answer_ends_;
   int64_t capacity_;
 
   mutable std::mutex mutex_;

@@ -31,6 +31,8 @@ class TextService {
   // The tokens that end a text, and an answer of a conversation.
   virtual const std::set<int64_t>& text_ends() const = 0;
   virtual const std::set<int64_t>& answer_ends() const = 0;
+  // The stop strings of an answer of a conversation.
+  virtual const std::vector<std::string>& answer_stops() const = 0;
   // The tokens that are no text: ends, roles, masks.
   virtual const std::set<int64_t>& special_tokens() const = 0;
 

@@ -177,6 +177,30 @@ TEST_CASE("a template is that of the tokenizer's folder unless a file is given")
   CHECK_THAT(error_of([&] { rendered(); }), Catch::EndsWith("must be a JSON object, but is not"));
 }
 
+TEST_CASE("an answer ends at a token, or at a text of which the tokenizer makes several") {
+  const test::Folder folder;
+  const auto path = add_tokenizer(folder, "abcdefghijklmnopqrstuvwxyz<|>/.!? \n");
+  const auto ends = [&](const std::string& end, const std::string& tokenizer) {
+    const auto source = "{% for m in messages %}{{ m.content }}" + end + "{% endfor %}";
+    const ChatTemplate chat(folder.add("t.jinja", source), path);
+    return text::answer_ends(chat, *text::make_tokenizer(tokenizer));
+  };
+  using Tokens = std::set<int64_t>;
+  using Texts = std::vector<std::string>;
+  const auto end = text::make_tokenizer(path)->token_id("</s>");
+  for (const auto* mark : {"</s>", "</s>\n", " </s><|user|>"}) {
+    CHECK(ends(mark, path).tokens == Tokens{end});
+    CHECK(ends(mark, path).texts.empty());
+  }
+  CHECK(ends(" <|end|>\n", path).tokens == Tokens{end});  // eos_token
+  CHECK(ends(" <|end|>\n", path).texts == Texts{"<|end|>"});
+  CHECK(ends("</s>\n", "bytes").tokens.empty());
+  CHECK(ends("</s>\n", "bytes").texts == Texts{"</s>"});
+  CHECK(ends(".", "bytes").tokens == Tokens{'.'});
+  CHECK(ends("", "bytes").tokens.empty());
+  CHECK(ends("", "bytes").texts.empty());
+}
+
 TEST_CASE("a tokenizer that takes special tokens for letters is refused") {
   // As SentencePiece, which has ids for them.
   class Letters : public text::Tokenizer {
@@ -196,7 +220,7 @@ TEST_CASE("a tokenizer that takes special tokens for letters is refused") {
   CHECK_THROWS_WITH(
       text::encode_conversation(chat, Letters(), conversation({{"user", "a"}, {"assistant", "b"}})),
       refused);
-  CHECK_THROWS_WITH(text::end_tokens(chat, Letters()), refused);
+  CHECK_THROWS_WITH(text::answer_ends(chat, Letters()), refused);
 }
 
 TEST_CASE("a broken conversation is named with its file and line") {

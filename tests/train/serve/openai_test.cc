@@ -38,6 +38,7 @@ class Bytes : public TextService {
   }
   const std::set<int64_t>& text_ends() const override { return text_ends_; }
   const std::set<int64_t>& answer_ends() const override { return answer_ends_; }
+  const std::vector<std::string>& answer_stops() const override { return answer_stops_; }
   const std::set<int64_t>& special_tokens() const override { return special_; }
   bool add(std::vector<TextRequest> added) override {
     if (std::ssize(requests) + std::ssize(added) > most) return false;
@@ -56,6 +57,7 @@ class Bytes : public TextService {
 
  private:
   std::set<int64_t> text_ends_ = {0}, answer_ends_ = {1}, special_ = {0, 1, '#'};
+  std::vector<std::string> answer_stops_ = {"<end>"};
 };
 
 struct Server {
@@ -122,6 +124,7 @@ TEST_CASE("a completion has a text for each prompt and choice, with counts of to
   CHECK(server.service.requests[3].prompt == std::vector<int64_t>{65, 66});
   CHECK(server.service.requests[3].most == 3);
   CHECK(server.service.requests[3].ends == std::set<int64_t>{0});
+  CHECK(server.service.requests[3].stops.empty());
   CHECK(server.service.requests[0].draw.seed != server.service.requests[1].draw.seed);
   server.service.answer(Finish::most);
   const auto answer = whole(*exchange);
@@ -162,7 +165,7 @@ TEST_CASE("a chat completion answers the conversation with the options of the re
         R"({"messages":[{"role":"user","content":"hi"}]})");
   CHECK(request.most == 7);
   CHECK(request.ends == std::set<int64_t>{1});
-  CHECK(request.stops == std::vector<std::string>{"\n", "END"});
+  CHECK(request.stops == std::vector<std::string>{"\n", "END", "<end>"});
   CHECK(request.draw.temperature == 0.25);
   CHECK(request.draw.top_p == 0.5);
   CHECK(request.draw.top_k == 4);
