@@ -4,9 +4,10 @@
 #include <ctime>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "base/fail.h"
 #include "base/log_format.h"
 #include "text/chat/chat_template.h"
 #include "text/chat/conversation.h"
@@ -53,8 +54,8 @@ class Chat {
         start();
         continue;
       }
-      messages_.push_back({{"role", "user"}, {"content", *message}});
-      messages_.push_back({{"role", "assistant"}, {"content", answer()}});
+      const auto prompt = add(*message);
+      if (prompt) messages_.push_back({{"role", "assistant"}, {"content", answer(*prompt)}});
     }
     generator_.end();
   }
@@ -78,32 +79,38 @@ class Chat {
     }
   }
 
-  // Returns the tokens of the conversation up to the answer, without its oldest messages where
-  // they leave no room for an answer.
-  std::vector<int64_t> prompt() {
+  // Adds the user's message. Returns the tokens of the conversation up to the answer, without its
+  // oldest messages where they leave no room for an answer; nothing where the message leaves none,
+  // which is not added.
+  std::optional<std::vector<int64_t>> add(const std::string& message) {
+    auto messages = messages_;
+    messages.push_back({{"role", "user"}, {"content", message}});
     const auto room = generator_.context() -
                       std::min(options_.sample.tokens, generator_.context() / 2);
     const auto first = static_cast<Json::difference_type>(options_.system.empty() ? 0 : 1);
     bool cut = false;
     while (true) {
-      auto ids = tokenizer_->encode(template_.render({{"messages", messages_}}, true).text);
+      auto ids = tokenizer_->encode(template_.render({{"messages", messages}}, true).text);
       if (std::ssize(ids) <= room) {
         if (cut) log::info("the oldest messages are left out: the model reads {} tokens", room);
+        messages_ = std::move(messages);
         return ids;
       }
-      if (std::ssize(messages_) <= first + 1) {
-        fail("chat", "a message may have at most {} tokens with its template, but has {}", room,
-             ids.size());
+      if (std::ssize(messages) <= first + 1) {
+        log::warn(
+            "a message may have at most {} tokens with its template, but has {}: it is left out",
+            room, ids.size());
+        return std::nullopt;
       }
       // A question goes with its answer.
-      messages_.erase(messages_.begin() + first, messages_.begin() + first + 2);
+      messages.erase(messages.begin() + first, messages.begin() + first + 2);
       cut = true;
     }
   }
 
-  std::string answer() {
+  std::string answer(const std::vector<int64_t>& prompt) {
     std::string answer;
-    TextRequest request{.prompt = prompt(),
+    TextRequest request{.prompt = prompt,
                         .most = options_.sample.tokens,
                         .draw = options_.sample.draw,
                         .stops = stops_,
