@@ -285,17 +285,25 @@ local function other_than_wsd(o)
   return o.lr_decay_style ~= "wsd" and string.format('lr_decay_style is "%s", not "wsd"', o.lr_decay_style) or nil
 end
 
+local function final_rate(draft, rate, o)
+  if o.lr_decay_style ~= "constant" then draft:job("lr_schedule.min_lr", rate) end
+end
+
+local function last_shape(draft, shape, o)
+  if o.lr_decay_style == "wsd" then draft:job("lr_schedule.shape", shape) end
+end
+
 local schedule = {
   { "lr_decay_style", "string", "linear", one_of = { "constant", "linear", "cosine", "inverse_sqrt", "wsd" },
     always = true, sets = "job.lr_schedule.kind" },
   { "max_lr", "number", nil, least = 0, sets = "job.optimizer.lr" },
-  { "min_lr", "number", nil, least = 0, sets = "job.lr_schedule.min_lr", idle = constant_rate },
+  { "min_lr", "number", 0, least = 0, always = true, sets = final_rate, idle = constant_rate },
   { "init_lr", "number", 0, least = 0, sets = "job.lr_schedule.init_lr" },
   { "lr_warmup_steps", "integer", 0, least = 0, always = true, sets = "job.lr_schedule.warmup" },
   { "lr_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.steps", idle = constant_rate },
   { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay", idle = other_than_wsd },
-  { "lr_wsd_decay_style", "string", "linear", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
-    sets = "job.lr_schedule.shape", idle = other_than_wsd },
+  { "lr_wsd_decay_style", "string", "exponential", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
+    always = true, sets = last_shape, idle = other_than_wsd },
   { "start_wd", "number", nil, least = 0, sets = "job.weight_decay_schedule.start" },
   { "end_wd", "number", nil, least = 0, sets = "job.optimizer.weight_decay" },
   { "wd_incr_steps", "integer", nil, least = 1, sets = "job.weight_decay_schedule.steps" },
