@@ -107,7 +107,7 @@ local hooks = {
   grad_sync_func = "plan:communication, plan:overlap: when and how gradients are reduced",
   param_sync_func = "plan:units, plan:overlap: when parameters are gathered",
 }
-local given = {}  -- the functions, by option
+local given = {}  -- the functions of all configs of the script
 
 local function same(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
@@ -130,9 +130,10 @@ for option, part in pairs(hooks) do
   methods.define {
     name = "megatron_" .. option,
     doc = option .. "(plan, request) edits the plan, once, before the training.",
-    apply = function(plan, _, request)
+    fields = { number = { type = "integer", required = true, doc = "of the function among those of all configs" } },
+    apply = function(plan, config, request)
       local before = without_notes(plan)
-      given[option](plan, request)
+      given[config.number](plan, request)
       if same(before, without_notes(plan)) then
         local text = "[megatron] %s is called once, with the plan, and edits it (%s), but it left the plan as it was: "
           .. "no hook runs within a step; timers observes steps"
@@ -145,8 +146,10 @@ end
 
 function M.edit(draft, o)
   for option in pairs(hooks) do
-    given[option] = o[option]
-    if o[option] then draft:use("megatron_" .. option, {}, option) end
+    if o[option] then
+      given[#given + 1] = o[option]
+      draft:use("megatron_" .. option, { number = #given }, option)
+    end
   end
 end
 

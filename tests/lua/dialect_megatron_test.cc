@@ -25,6 +25,23 @@ TEST_CASE("Megatron's option for query, key and value layers matches the layers 
         json({"**.attn.qkv", "**.attn.q", "**.attn.k", "**.attn.v"}));
 }
 
+TEST_CASE("each of a script's Megatron configs keeps its own functions") {
+  const Folder folder;
+  const std::string first =
+      "local m = require 'perigee.megatron'\n"
+      "local first = m.ModelParallelConfig { no_sync_func = function(plan)\n"
+      "  plan:communication { overlap = false } end }\n";
+  const std::string second =
+      "m.ModelParallelConfig { no_sync_func = function(plan)\n"
+      "  plan:communication { communicators = 2 } end }\n";
+  const auto alone = run(folder, first + "return first", "gpt");
+  const auto beside = run(folder, first + second + "return first", "gpt");
+  CHECK(alone.error == "");
+  CHECK(beside.error == "");
+  CHECK(beside.plan == alone.plan);
+  CHECK(beside.plan["communication"]["overlap"] == false);
+}
+
 TEST_CASE("functions that observe the training are called with a report of each step") {
   const Folder folder;
   const auto file = folder.write(
