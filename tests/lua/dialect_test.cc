@@ -192,9 +192,9 @@ TEST_CASE("a dialect's table in a job has the same checks, with errors at its li
                           "gpt");
   CHECK(plan.plan == script.plan);
   const auto set = run_job("[megatron.LRSchedule]\nlr_decay_style = \"cosine\"\nmax_lr = 0.5\n");
-  CHECK(set.strategy.set ==
-        std::vector<std::string>{"lr_schedule.kind=\"cosine\"", "lr_schedule.min_lr=0",
-                                 "lr_schedule.warmup=0", "optimizer.lr=0.5"});
+  CHECK(set.strategy.set == std::vector<std::string>{"lr_schedule.kind=\"cosine\"",
+                                                     "lr_schedule.min_lr=0", "lr_schedule.warmup=0",
+                                                     "optimizer.lr=0.5"});
   CHECK(run_job("[megatron]\ntensor_model_parallel_sise = 2\n").error ==
         "[lua] job.toml:4:1: [megatron] ModelParallelConfig has no option "
         "\"tensor_model_parallel_sise\", did you mean \"tensor_model_parallel_size\"?");

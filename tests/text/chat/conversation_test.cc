@@ -91,11 +91,10 @@ TEST_CASE("a text after an added token has the ids that it has in the whole conv
   const test::Folder folder;
   const auto chat = conversation(
       {{"user", "a b"}, {"assistant", "first."}, {"user", "and"}, {"assistant", "second."}});
-  for (const auto* parts :
-       {R"({"normalizer": {"type": "Sequence", "normalizers": [
+  for (const auto* parts : {R"({"normalizer": {"type": "Sequence", "normalizers": [
              {"type": "Prepend", "prepend": "\u2581"},
              {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}})",
-        R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581",
+                            R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581",
                               "prepend_scheme": "always"}})"}) {
     INFO(parts);
     const auto path = add_tokenizer(folder, "abcdefghijklmnopqrstuvwxyz<|>/.",

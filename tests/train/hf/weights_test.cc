@@ -262,8 +262,7 @@ TEST_CASE("damaged files and indexes are refused before a value is loaded") {
 
 TEST_CASE("of a folder with one file and an index of others, the file is read") {
   const FolderCopy copy("qwen2");
-  std::filesystem::copy_file(fixture("llama") + "/model.safetensors",
-                             copy.at("model.safetensors"));
+  std::filesystem::copy_file(fixture("llama") + "/model.safetensors", copy.at("model.safetensors"));
   CHECK(checkpoint::WeightFiles(copy.path()).names() ==
         checkpoint::WeightFiles(fixture("llama")).names());
 }
