@@ -87,9 +87,7 @@ void add_check_command(CLI::App& app, Action& action) {
   sub->add_option("STRATEGY", options->strategy, "a strategy script")->required();
   sub->add_option("JOB", options->job.file,
                   "also make the plan of this job; default: the job the script names");
-  sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
+  add_texts(*sub, "--set", options->job.sets, "override one job key: a.b=VALUE; repeatable");
   sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(rank_count());
   sub->callback([options, &action] {
     action = [options] { return run_check(options->strategy, options->job); };

@@ -46,6 +46,10 @@ CLI::Validator positive();
 // A number of ranks on a host.
 CLI::Validator rank_count();
 
+// An option that may be given several times, with one text each.
+CLI::Option* add_texts(CLI::App& app, const std::string& name, std::vector<std::string>& texts,
+                       const std::string& about);
+
 void add_job_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 

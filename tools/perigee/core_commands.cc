@@ -36,10 +36,8 @@ void add_mesh(CLI::App& app, Action& action) {
   sub->add_option("AXES", options->axes, "tensor=2,pipe=2,data=2; the first axis varies fastest")
       ->required();
   sub->add_option("--order", options->order, "the ranks to use: 0,4,1,5,...");
-  sub->add_option("--group", options->groups,
-                  "also print the groups over several axes: data,context")
-      ->expected(1)
-      ->take_all();
+  add_texts(*sub, "--group", options->groups,
+            "also print the groups over several axes: data,context");
   add_output_options(*sub, options->output);
   sub->callback([options, &action] { action = [options] { return run_mesh(*options); }; });
 }
@@ -131,6 +129,12 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* about,
   for (const auto* example : examples) text += std::string("\n  ") + example;
   sub->footer(text);
   return sub;
+}
+
+CLI::Option* add_texts(CLI::App& app, const std::string& name, std::vector<std::string>& texts,
+                       const std::string& about) {
+  // With extra arguments CLI11 also takes the words that follow, and "[a,b]" for two texts.
+  return app.add_option(name, texts, about)->expected(1)->allow_extra_args(false)->take_all();
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {

@@ -97,11 +97,9 @@ void add_plot_command(CLI::App& app, Action& action) {
        "perigee plot runs/a runs/b --chart loss,val_loss --x tokens -o both.svg",
        "perigee plot runs/a -o steps.csv"});
   sub->add_option("RUN", options->runs, "folders of runs, or their metrics.jsonl")->required();
-  sub->add_option("--chart", options->charts,
-                  "columns of one chart, such as loss,val_loss; may be given several times. "
-                  "Default: loss, rate, norm of the gradients and speed")
-      ->expected(1)
-      ->take_all();
+  add_texts(*sub, "--chart", options->charts,
+            "columns of one chart, such as loss,val_loss; may be given several times. "
+            "Default: loss, rate, norm of the gradients and speed");
   sub->add_option("--x", options->plot.x, "step, samples, tokens or seconds")
       ->default_str(options->plot.x);
   sub->add_flag("--log", options->plot.logarithmic, "logarithmic values");

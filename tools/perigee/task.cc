@@ -334,9 +334,7 @@ void add_job_options(CLI::App& app, JobOptions& options) {
       "the rendezvous");
   app.add_option("--secret-file", options.secret_file,
                  "file with the job's secret, one text on all hosts; default: PERIGEE_SECRET");
-  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
+  add_texts(app, "--set", options.sets, "override one job key: a.b=VALUE; repeatable");
   app.add_option("--script-seconds", options.script_seconds,
                  "time limit of a script in seconds; default 5")
       ->check(positive());

@@ -123,6 +123,14 @@ TEST_CASE("a value of the wrong type is refused with the value") {
   CHECK_THAT(ran.err, Contains("--nproc") && Contains("0"));
 }
 
+TEST_CASE("a repeatable option takes one text each time, as it is typed") {
+  const auto last = run("mesh data=2,tensor=2 --json --group data,tensor");
+  const auto first = run("mesh --group data,tensor data=2,tensor=2 --json");
+  CHECK(first.err == "");
+  CHECK(first.out == last.out);
+  CHECK_THAT(run("mesh data=2 --group [data]").err, Contains("but got \"[data]\""));
+}
+
 TEST_CASE("a text that ends the output is not empty") {
   const auto ran = run({"sample", "job.toml", "--stop", ""});
   CHECK(ran.status == 2);

@@ -19,6 +19,7 @@ TEST_CASE("plot draws a run, writes its table, and says what a run lacks") {
   const auto table = job.folder() / "steps.csv";
   REQUIRE(run("plot " + folder + " --chart loss,lr -o " + table).status == 0);
   CHECK_THAT(read(table), Catch::StartsWith("run,step,loss,lr\r\nrun,1,"));
+  CHECK(run("plot " + folder + " --chart loss " + folder).status == 0);
 
   const auto runs = nlohmann::json::parse(run("plot " + folder + " --json").out).at("runs");
   CHECK(runs.at(0).at("columns").at("loss").size() == 3);

@@ -52,9 +52,7 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
                  "above 1: tokens that the text has become less likely; default 1")
       ->check(positive());
   sub.add_option("--seed", sample.draw.seed, "of the draws; default 0");
-  sub.add_option("--stop", sample.stops, "a text that ends the output; repeatable")
-      ->expected(1)
-      ->take_all()
+  add_texts(sub, "--stop", sample.stops, "a text that ends the output; repeatable")
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   add_job_options(sub, job);
 }
@@ -96,10 +94,8 @@ void add_sample(CLI::App& app, Action& action) {
                            "perigee sample job.toml --prompt \"One\" --prompt \"Two\" --top-p 0.9",
                            "perigee sample job.toml --nproc 2 --strategy tensor_parallel"});
   add_model_options(*sub, options->job, options->sample);
-  sub->add_option("--prompt", options->sample.prompts,
-                  "what the text begins with; several are completed side by side")
-      ->expected(1)
-      ->take_all();
+  add_texts(*sub, "--prompt", options->sample.prompts,
+            "what the text begins with; several are completed side by side");
   sub->add_option("--tokens", options->sample.tokens, "how many tokens to generate; default 256")
       ->check(CLI::NonNegativeNumber);
   sub->callback([options, &action] {
