@@ -1,6 +1,8 @@
 #include "job/place.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include "base/fail.h"
@@ -58,6 +60,19 @@ int64_t port_of_job(int64_t job) { return 20'000 + job % 12'000; }
 
 }  // namespace
 
+std::optional<int64_t> tasks_of_slurm_node() {
+  auto node = std::atoll(variable("SLURM_NODEID").value_or("0").c_str());
+  std::istringstream entries(variable("SLURM_STEP_TASKS_PER_NODE").value_or(""));
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    long long tasks = 0, nodes = 1;
+    std::sscanf(entry.c_str(), "%lld(x%lld)", &tasks, &nodes);
+    if (tasks < 1) break;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return std::nullopt;
+}
+
 std::optional<RankPlace> place_from_environment() {
   RankPlace place;
   if (variable("RANK") && variable("WORLD_SIZE")) {  // torchrun
@@ -72,7 +87,8 @@ std::optional<RankPlace> place_from_environment() {
     place.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
     place.local_world = number("OMPI_COMM_WORLD_LOCAL_SIZE");
     set_rendezvous(place, std::nullopt, std::nullopt);
-  } else if (variable("PMI_RANK")) {  // MPICH, Intel MPI
+  } else if (variable("PMI_RANK") && (variable("MPI_LOCALRANKID") || !variable("SLURM_PROCID"))) {
+    // MPICH, Intel MPI. A task of `srun --mpi=pmi2` has PMI_RANK, too.
     place.rank = number("PMI_RANK");
     place.world = number("PMI_SIZE");
     place.local_rank = number("MPI_LOCALRANKID", place.rank);
@@ -82,8 +98,7 @@ std::optional<RankPlace> place_from_environment() {
     place.rank = number("SLURM_PROCID");
     place.world = number("SLURM_STEP_NUM_TASKS");
     place.local_rank = number("SLURM_LOCALID");
-    place.local_world = std::atoll(
-        variable("SLURM_STEP_TASKS_PER_NODE").value_or("1").c_str());  // "4(x2)"
+    place.local_world = tasks_of_slurm_node().value_or(1);
     const auto hosts = variable("SLURM_STEP_NODELIST");
     set_rendezvous(place, hosts ? std::optional(first_host(*hosts)) : std::nullopt,
                    port_of_job(number("SLURM_JOB_ID", 0)));

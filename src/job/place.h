@@ -23,4 +23,8 @@ struct RankPlace {
 // Error when their environment is incomplete, naming the variable.
 std::optional<RankPlace> place_from_environment();
 
+// Returns how many tasks of this process's Slurm step run on its node, which the step lists by node
+// ("4(x2),3"). Nothing for processes of no step.
+std::optional<int64_t> tasks_of_slurm_node();
+
 }  // namespace perigee::job

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "job/rank_process.h"
@@ -117,6 +118,40 @@ TEST_CASE("Slurm's environment gives a place, the step's first host and the job'
     other = kSlurm;
     other["SLURM_STEP_NODELIST"] = list;
     CHECK(place(other)->host == first);
+  }
+}
+
+TEST_CASE("a task of srun with PMI-2 has its place by Slurm's variables") {
+  auto task = kSlurm;
+  task["PMI_RANK"] = "6";
+  task["PMI_SIZE"] = "8";
+  const auto found = place(task);
+  REQUIRE(found);
+  CHECK((found->rank == 6 && found->world == 8 && found->local_rank == 2));
+  CHECK((found->local_world == 4 && found->host == "gpu03"));
+  CHECK(!place({{"SLURM_PROCID", "0"},
+                {"SLURM_STEP_NUM_TASKS", "1"},
+                {"PMI_RANK", "0"},
+                {"PMI_SIZE", "1"}}));
+  // mpirun within a Slurm allocation.
+  auto mpich = kMpich;
+  mpich.insert({{"SLURM_PROCID", "0"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  REQUIRE(place(mpich));
+  CHECK((place(mpich)->rank == 1 && place(mpich)->world == 2));
+}
+
+TEST_CASE("nodes of a Slurm step may run different numbers of tasks") {
+  for (const auto& [tasks, node, of_node] : {std::tuple{"4,2", "1", 2},
+                                             {"4,2", "0", 4},
+                                             {"4(x2),3", "1", 4},
+                                             {"4(x2),3", "2", 3}}) {
+    INFO(tasks << " on node " << node);
+    auto step = kSlurm;
+    step["SLURM_STEP_TASKS_PER_NODE"] = tasks;
+    step["SLURM_NODEID"] = node;
+    CHECK(place(step)->local_world == of_node);
+    const Set set(step);
+    CHECK(job::ranks_of_host() == of_node);
   }
 }
 
