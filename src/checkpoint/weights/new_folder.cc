@@ -11,23 +11,23 @@ namespace fs = std::filesystem;
 
 void write_new_folder(const std::string& folder, std::string_view option,
                       const std::function<void(const std::string& path)>& write) {
-  const fs::path to(folder);
+  auto to = fs::absolute(folder).lexically_normal();
+  if (!to.has_filename()) to = to.parent_path();  // "folder/"
   std::error_code ignored;
   if (fs::exists(to, ignored) && !(fs::is_directory(to, ignored) && fs::is_empty(to, ignored))) {
     fail("export", "{} names a new or empty folder, but {} is there", option, folder);
   }
-  const auto path = fs::absolute(to).lexically_normal().string();
-  const auto partial = path + ".partial";
+  const auto path = to.string(), partial = path + ".partial";
   fs::remove_all(partial, ignored);
   make_folders(partial);
   try {
     write(partial);
+    fs::remove(to, ignored);  // empty
+    rename_durably(partial, path);
   } catch (...) {
     fs::remove_all(partial, ignored);
     throw;
   }
-  fs::remove(to, ignored);  // empty
-  rename_durably(partial, path);
 }
 
 }  // namespace perigee::checkpoint

@@ -141,10 +141,8 @@ TEST_CASE("a task of srun with PMI-2 has its place by Slurm's variables") {
 }
 
 TEST_CASE("nodes of a Slurm step may run different numbers of tasks") {
-  for (const auto& [tasks, node, of_node] : {std::tuple{"4,2", "1", 2},
-                                             {"4,2", "0", 4},
-                                             {"4(x2),3", "1", 4},
-                                             {"4(x2),3", "2", 3}}) {
+  for (const auto& [tasks, node, of_node] :
+       {std::tuple{"4,2", "1", 2}, {"4,2", "0", 4}, {"4(x2),3", "1", 4}, {"4(x2),3", "2", 3}}) {
     INFO(tasks << " on node " << node);
     auto step = kSlurm;
     step["SLURM_STEP_TASKS_PER_NODE"] = tasks;
