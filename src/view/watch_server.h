@@ -17,7 +17,7 @@ class WatchServer {
  public:
   virtual ~WatchServer() = default;
   virtual int port() const = 0;
-  // Answers requests until stop(), which another thread calls.
+  // Answers requests until stop(), which another thread calls, also before this begins.
   virtual void run() = 0;
   virtual void stop() = 0;
 };

@@ -14,12 +14,12 @@ namespace {
 constexpr int kPort = 8737;
 
 int run_watch(const view::WatchOptions& options) {
+  const auto server = view::open_watch_server(options);
   // Threads that start later inherit the mask: the signals wait for this one.
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  const auto server = view::open_watch_server(options);
   std::printf("http://127.0.0.1:%d\n", server->port());
   std::fflush(stdout);
   log::info("open the address in a browser; Ctrl-C ends the server, and no run");

@@ -21,6 +21,17 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMostBytes = 64 << 10;  // of a request
 constexpr auto kFresh = std::chrono::milliseconds(500);
 
+// httplib's own stop() has no effect on a server that does not answer yet.
+class Http final : public httplib::Server {
+ public:
+  void end() {
+    const socket_t socket = svr_sock_.exchange(INVALID_SOCKET);
+    if (socket == INVALID_SOCKET) return;
+    shutdown(socket, SHUT_RDWR);
+    close(socket);
+  }
+};
+
 class Server final : public WatchServer {
  public:
   explicit Server(const WatchOptions& options)
@@ -70,7 +81,7 @@ class Server final : public WatchServer {
 
   int port() const override { return port_; }
   void run() override { server_.listen_after_bind(); }
-  void stop() override { server_.stop(); }
+  void stop() override { server_.end(); }
 
  private:
   static constexpr const char* kHost = "127.0.0.1";
@@ -137,7 +148,7 @@ class Server final : public WatchServer {
   RunList runs_;
   Clock::time_point read_ = Clock::now();
   const std::string page_;
-  httplib::Server server_;
+  Http server_;
   int port_ = 0;
 };
 

@@ -166,6 +166,19 @@ TEST_CASE("watch answers this host only, and only for the runs of its list") {
   CHECK(watch.process.wait().status == 0);
 }
 
+TEST_CASE("watch ends by a signal that came before it answers") {
+  const Runs runs;
+  // The command inherits the mask: the signal waits until the command takes it.
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  Process watch(perigee_command("watch " + runs.path() + " --port 0"), {.seconds = 10});
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  watch.signal(SIGTERM);
+  CHECK(watch.wait().status == 0);
+}
+
 TEST_CASE("watch says which port is in use, and which folder is none") {
   const Runs runs;
   const Watch watch(runs.path());
