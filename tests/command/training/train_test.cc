@@ -413,6 +413,9 @@ TEST_CASE("a checkpoint can be evaluated, sampled and exported") {
   auto full = job.how();
   full.output = "/dev/full";
   CHECK(run("evaluate " + job.file(), full).status == 1);
+  const auto lost = run("sample " + job.file() + " --tokens 2 --nproc 2 --strategy ddp", full);
+  CHECK(lost.status == 1);
+  CHECK_THAT(lost.err, Contains("the result must be written to standard output"));
   const auto text = job.good("sample", "--prompt abc --tokens 20 --temperature 0").out;
   CHECK(job.good("sample", "--prompt abc --tokens 20 --temperature 0").out == text);
   CHECK(job.good("sample", "--tokens 20 --seed 1").out !=

@@ -103,7 +103,7 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   return launch(launched, [&](const Place& place) {
     prepare_rank(place, ranks, /*launched=*/true);
     body(place);
-    std::fflush(stdout);
+    require_flushed();
     return 0;
   });
 }
