@@ -88,7 +88,7 @@ void add_check_command(CLI::App& app, Action& action) {
   sub->add_option("JOB", options->job.file,
                   "also make the plan of this job; default: the job the script names");
   add_texts(*sub, "--set", options->job.sets, "override one job key: a.b=VALUE; repeatable");
-  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(rank_count());
+  add_integer(*sub, "--nproc", options->job.nproc, "number of ranks")->check(rank_count());
   sub->callback([options, &action] {
     action = [options] { return run_check(options->strategy, options->job); };
   });

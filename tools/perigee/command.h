@@ -4,8 +4,12 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cctype>
+#include <charconv>
+#include <concepts>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +49,35 @@ CLI::Validator positive();
 
 // A number of ranks on a host.
 CLI::Validator rank_count();
+
+template <std::integral T>
+bool read_integer(const std::string& text, T& value) {
+  const auto* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && rest == end;
+}
+template <std::integral T>
+bool read_integer(const std::string& text, std::optional<T>& value) {
+  return read_integer(text, value.emplace());
+}
+
+// An option of an integer in decimal digits. CLI11 itself reads 010 as 8, and takes the nearest limit
+// of the type for a number beyond it.
+template <class T>
+CLI::Option* add_integer(CLI::App& app, const std::string& name, T& value,
+                         const std::string& about) {
+  const CLI::Validator decimal(  // for the checks of its size, which follow
+      [](std::string& text) {
+        while (text[0] == '0' && std::isdigit(static_cast<unsigned char>(text[1])))
+          text.erase(0, 1);
+        return std::string();
+      },
+      "");
+  const CLI::callback_t take = [&value](const CLI::results_t& texts) {
+    return read_integer(texts.front(), value);
+  };
+  return app.add_option(name, take, about)->type_name("INT")->transform(decimal);
+}
 
 // An option that may be given several times, with one text each.
 CLI::Option* add_texts(CLI::App& app, const std::string& name, std::vector<std::string>& texts,

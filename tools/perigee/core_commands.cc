@@ -55,13 +55,13 @@ void add_schedule(CLI::App& app, Action& action) {
        "perigee schedule zbv --stages 4 --microbatches 8 --memory-limit 4 --json"});
   sub->add_option("NAME", schedule.name, fmt::format("{}", fmt::join(schedule_names(), ", ")))
       ->required();
-  sub->add_option("--stages", schedule.stages, "pipeline stages")->required();
-  sub->add_option("--microbatches", schedule.microbatches, "microbatches of a step")->required();
-  sub->add_option("--chunks", schedule.chunks, "chunks per stage; default: the schedule's own");
-  sub->add_option("--group", schedule.group,
-                  "interleaved: microbatches per group; default: stages");
-  sub->add_option("--extra", schedule.extra,
-                  "1f1b: microbatches in flight beyond those of plain 1f1b");
+  add_integer(*sub, "--stages", schedule.stages, "pipeline stages")->required();
+  add_integer(*sub, "--microbatches", schedule.microbatches, "microbatches of a step")->required();
+  add_integer(*sub, "--chunks", schedule.chunks, "chunks per stage; default: the schedule's own");
+  add_integer(*sub, "--group", schedule.group,
+              "interleaved: microbatches per group; default: stages");
+  add_integer(*sub, "--extra", schedule.extra,
+              "1f1b: microbatches in flight beyond those of plain 1f1b");
   sub->add_flag(
       "--delay-weights", schedule.delay_weights,
       "for a schedule without split backward passes: delay weight gradients into its bubbles");
@@ -95,8 +95,8 @@ void add_lua(CLI::App& app, Action& action) {
   sub->add_option("--script-seconds", options->state.limits.seconds,
                   "time limit of the script in seconds; default 5")
       ->check(positive());
-  sub->add_option("--script-megabytes", options->state.limits.megabytes,
-                  "memory limit of the script in MiB; default 256")
+  add_integer(*sub, "--script-megabytes", options->state.limits.megabytes,
+              "memory limit of the script in MiB; default 256")
       ->check(positive());
   sub->add_flag("--types", options->types, "print the editor types of the API (LuaCATS) instead");
   sub->add_flag("--reference", options->reference, "print the reference page of the API instead");

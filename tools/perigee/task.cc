@@ -317,14 +317,14 @@ void add_job_options(CLI::App& app, JobOptions& options) {
          "--cluster", options.cluster,
          "plan for this cluster description, or a shipped one's name, instead of this machine")
       ->check(named);
-  app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(rank_count());
+  add_integer(app, "--nproc", options.nproc, "number of ranks on this host")->check(rank_count());
   app.add_option_function<std::string>(
       "--nodes",
       [&options](const std::string& text) {
         std::tie(options.least_nodes, options.nodes) = range_of_nodes(text);
       },
       "number of hosts; of train also MIN:MAX, hosts that come and go");
-  app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
+  add_integer(app, "--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT on which host 0 waits for the others; where hosts come and go also "
                  "several, with commas");
@@ -338,8 +338,8 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--script-seconds", options.script_seconds,
                  "time limit of a script in seconds; default 5")
       ->check(positive());
-  app.add_option("--script-megabytes", options.script_megabytes,
-                 "memory limit of a script in MiB; default 256")
+  add_integer(app, "--script-megabytes", options.script_megabytes,
+              "memory limit of a script in MiB; default 256")
       ->check(positive());
 }
 

@@ -227,8 +227,8 @@ void add_tokenize_command(CLI::App& app, Action& action) {
                   "the chat template's file (default: that of the tokenizer's folder)")
       ->needs(messages);
   add_output_options(*sub, options->output);
-  sub->add_option("--sequence", options->sequence,
-                  "write samples of so many tokens to the safetensors file of -o, for data.tensors")
+  add_integer(*sub, "--sequence", options->sequence,
+              "write samples of so many tokens to the safetensors file of -o, for data.tensors")
       ->check(positive())
       ->needs(messages)
       ->needs("-o");

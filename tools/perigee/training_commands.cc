@@ -130,9 +130,9 @@ void add_train(CLI::App& app, Action& action) {
                 "as --resume where train.output has a complete checkpoint, else begin anew there")
       ->excludes(resume)
       ->excludes(overwrite);
-  sub->add_option("--max-restarts", options->job.max_restarts,
-                  "how often a job whose rank failed is started again, from its newest complete "
-                  "checkpoint; default 0")
+  add_integer(*sub, "--max-restarts", options->job.max_restarts,
+              "how often a job whose rank failed is started again, from its newest complete "
+              "checkpoint; default 0")
       ->check(CLI::NonNegativeNumber);
   sub->add_option("--trace", options->trace,
                   "write what all ranks did in the second step to this file (Chrome trace events)");
@@ -291,7 +291,7 @@ void require_safetensors(const std::string& file) {
 void add_export(CLI::App& app, Action& action) {
   struct Options {
     std::string file, adapter;
-    uint64_t shard_bytes = 5'000'000'000;
+    int64_t shard_bytes = 5'000'000'000;
     train::ExportFolder folder;
   };
   auto options = std::make_shared<Options>();
@@ -313,8 +313,8 @@ void add_export(CLI::App& app, Action& action) {
                  "reads them, for runs with the method lora; the other destinations get its "
                  "adapters merged into the weights");
   to->require_option(1);
-  sub->add_option("--shard-size", options->shard_bytes,
-                  "with --hf: most bytes of a file (200MB, 5GB); default 5GB")
+  add_integer(*sub, "--shard-size", options->shard_bytes,
+              "with --hf: most bytes of a file (200MB, 5GB); default 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(positive())
       ->needs(folder);
@@ -335,7 +335,7 @@ void add_export(CLI::App& app, Action& action) {
         merged = torch_host().export_weights(options->folder.checkpoint, options->file);
         log_written(options->file);
       } else {
-        options->folder.shard_bytes = static_cast<int64_t>(options->shard_bytes);
+        options->folder.shard_bytes = options->shard_bytes;
         merged = torch_host().export_folder(options->folder);
         log::info("wrote the folder {}", options->folder.folder);
       }

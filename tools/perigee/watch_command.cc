@@ -40,7 +40,7 @@ void add_watch_command(CLI::App& app, Action& action) {
                           {"perigee watch runs", "perigee watch runs/a runs/b --port 0"});
   sub->add_option("RUN", options->paths,
                   "folders of runs, or folders that contain them; default: runs");
-  sub->add_option("--port", options->port, "port of 127.0.0.1; 0: any that is free")
+  add_integer(*sub, "--port", options->port, "port of 127.0.0.1; 0: any that is free")
       ->check(CLI::Range(0, 65535))
       ->default_str(std::to_string(kPort));
   sub->callback([options, &action] {

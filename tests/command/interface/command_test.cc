@@ -118,6 +118,14 @@ TEST_CASE("a value of the wrong type is refused with the value") {
   refused(
       "evaluate job.toml --cluster 8xh100",
       "[command] --cluster is for planning (perigee plan, perigee simulate), but this runs here");
+  for (const std::string seed : {"-1", "99999999999999999999", "0x10"}) {
+    refused("sample job.toml --seed " + seed,
+            "[command] --seed takes a number in range, but got \"" + seed +
+                "\"; see perigee sample --help");
+  }
+  refused("export runs/gpt --hf tuned --shard-size 99999999999999999999",
+          "[command] --shard-size takes a number in range, but got \"99999999999999999999\"; see "
+          "perigee export --help");
   const auto ran = run("train job.toml --nproc 0");
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("--nproc") && Contains("0"));
@@ -129,6 +137,13 @@ TEST_CASE("a repeatable option takes one text each time, as it is typed") {
   CHECK(first.err == "");
   CHECK(first.out == last.out);
   CHECK_THAT(run("mesh data=2 --group [data]").err, Contains("but got \"[data]\""));
+}
+
+TEST_CASE("a number may begin with zeros") {
+  const auto ran = run("schedule gpipe --stages 010 --microbatches 2 --json");
+  CHECK(ran.err == "");
+  CHECK(ran.out == run("schedule gpipe --stages 10 --microbatches 2 --json").out);
+  CHECK_THAT(run("watch --port 0100000").err, Contains("--port must be from 0 to 65535"));
 }
 
 TEST_CASE("a text that ends the output is not empty") {

@@ -37,13 +37,13 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
   sub.add_option("JOB", job.file, "a job (TOML) of a language model")->required();
   sub.add_option("--checkpoint", sample.checkpoint,
                  "a run or a checkpoint; default: the newest of train.output");
-  sub.add_option("--context", sample.context,
-                 "most tokens that the model reads; default: data.sequence")
+  add_integer(sub, "--context", sample.context,
+              "most tokens that the model reads; default: data.sequence")
       ->check(positive());
   sub.add_option("--temperature", sample.draw.temperature,
                  "0: always the likeliest token; default 1")
       ->check(CLI::NonNegativeNumber);
-  sub.add_option("--top-k", sample.draw.top_k, "draw among the k likeliest tokens; 0: all")
+  add_integer(sub, "--top-k", sample.draw.top_k, "draw among the k likeliest tokens; 0: all")
       ->check(CLI::NonNegativeNumber);
   sub.add_option("--top-p", sample.draw.top_p,
                  "draw among the likeliest tokens whose probabilities add up to p; default 1")
@@ -51,7 +51,7 @@ void add_model_options(CLI::App& sub, JobOptions& job, train::SampleOptions& sam
   sub.add_option("--repetition-penalty", sample.draw.repetition_penalty,
                  "above 1: tokens that the text has become less likely; default 1")
       ->check(positive());
-  sub.add_option("--seed", sample.draw.seed, "of the draws; default 0");
+  add_integer(sub, "--seed", sample.draw.seed, "of the draws; default 0");
   add_texts(sub, "--stop", sample.stops, "a text that ends the output; repeatable")
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   add_job_options(sub, job);
@@ -96,7 +96,7 @@ void add_sample(CLI::App& app, Action& action) {
   add_model_options(*sub, options->job, options->sample);
   add_texts(*sub, "--prompt", options->sample.prompts,
             "what the text begins with; several are completed side by side");
-  sub->add_option("--tokens", options->sample.tokens, "how many tokens to generate; default 256")
+  add_integer(*sub, "--tokens", options->sample.tokens, "how many tokens to generate; default 256")
       ->check(CLI::NonNegativeNumber);
   sub->callback([options, &action] {
     action = [options] {
@@ -121,7 +121,8 @@ void add_chat(CLI::App& app, Action& action) {
       app, "chat", "talk to a model: a message on each line of standard input; /new begins again",
       {"perigee chat job.toml", "perigee chat job.toml --system \"Answer in one sentence.\""});
   add_model_options(*sub, options->job, options->chat.sample);
-  sub->add_option("--tokens", options->chat.sample.tokens, "most tokens of an answer; default 256")
+  add_integer(*sub, "--tokens", options->chat.sample.tokens,
+              "most tokens of an answer; default 256")
       ->check(positive());
   sub->add_option("--system", options->chat.system, "a system message before the conversation");
   sub->add_option("--template", options->chat.template_file,
@@ -168,23 +169,22 @@ void add_serve(CLI::App& app, Action& action) {
       {"perigee serve job.toml", "perigee serve job.toml --port 8000 --slots 16",
        "perigee serve job.toml --host 0.0.0.0 --token-file token.txt"});
   add_model_options(*sub, options->job, serve.sample);
-  sub->add_option(
-         "--tokens", serve.sample.tokens,
-         "most tokens of an answer where a request for a conversation names none; default 256")
+  add_integer(*sub, "--tokens", serve.sample.tokens,
+              "most tokens of an answer where a request for a conversation names none; default 256")
       ->check(positive());
   sub->add_option("--template", serve.template_file,
                   "a Jinja file; default: the chat template in the tokenizer's folder");
   sub->add_option("--name", serve.model, "the model's id; default: the job's name");
   sub->add_option("--host", serve.host,
                   "the interface to listen on; default 127.0.0.1. Others need a token");
-  sub->add_option("--port", serve.port, "0: any that is free")
+  add_integer(*sub, "--port", serve.port, "0: any that is free")
       ->check(CLI::Range(0, 65535))
       ->default_str(std::to_string(kPort));
   sub->add_option("--token-file", options->token_file,
                   "a file with the token that clients send; default: PERIGEE_TOKEN");
-  sub->add_option("--slots", serve.slots, "texts that are generated at once; default 8")
+  add_integer(*sub, "--slots", serve.slots, "texts that are generated at once; default 8")
       ->check(CLI::Range(1, 1024));
-  sub->add_option("--queue", serve.waiting, "requests that wait for a slot, at most; default 64")
+  add_integer(*sub, "--queue", serve.waiting, "requests that wait for a slot, at most; default 64")
       ->check(CLI::Range(0, 4096));
   sub->add_option("--time-limit", serve.seconds, "most seconds of a request; default 600")
       ->check(positive());
