@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/deadline.h"
 #include "base/fail.h"
 #include "base/log_format.h"
 #include "lua/places.h"
@@ -182,9 +183,7 @@ void State::call(int arguments) {
     expired_ = out_of_memory_ = false;
     traceback_.clear();
     infeasible.clear();
-    const auto seconds = std::chrono::duration<double>(options_.limits.seconds);
-    deadline_ = std::chrono::steady_clock::now() +
-                std::chrono::duration_cast<std::chrono::steady_clock::duration>(seconds);
+    deadline_ = deadline_after(options_.limits.seconds);
   }
   auto* const host = std::exchange(host_, nullptr);
   if (host) host->stop();

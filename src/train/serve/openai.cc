@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/deadline.h"
 #include "base/fail.h"
 #include "base/text/utf8.h"
 #include "train/serve/openai_requests.h"
@@ -103,9 +104,7 @@ class Completion final : public Exchange {
  public:
   // Starts the texts. Throws ApiError where too many wait.
   Completion(TextService& service, const OpenAiOptions& options, AskedTexts asked, std::string id)
-      : events_(std::make_shared<Events>(Clock::now() +
-                                         std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(options.seconds)))),
+      : events_(std::make_shared<Events>(deadline_after(options.seconds))),
         asked_(std::move(asked)),
         seconds_(options.seconds),
         choices_(asked_.requests.size()),

@@ -163,6 +163,8 @@ TEST_CASE("a Lua file's result is printed as JSON, its own output goes to the lo
   CHECK(ran.out == "[1,\"two\",{\"x\":true}]\n");
   CHECK_THAT(ran.err, Contains("hello"));
   CHECK(json::parse(run("lua " + file).out) == json::parse(ran.out));
+  const auto loop = folder.write("b.lua", "for i = 1, 1e5 do end return { 1 }");
+  CHECK(run("lua --json --script-seconds inf " + loop).out == "[1]\n");
 }
 
 TEST_CASE("a Lua error exits 2 at the script's line") {

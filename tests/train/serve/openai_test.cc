@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/fail.h"
+#include "base/infinity.h"
 
 namespace perigee::train {
 namespace {
@@ -259,6 +260,12 @@ TEST_CASE("a request that is given up, late, or of a server that ends is cancell
       CHECK(body["error"]["type"] == "server_error");
     }
   }
+}
+
+TEST_CASE("a request without a time limit is never late") {
+  const Server server({.seconds = kInfinity});
+  const auto exchange = server.post("/v1/completions", R"({"prompt":"x"})");
+  CHECK(server.service.requests[0].wanted());
 }
 
 TEST_CASE("special tokens are no part of an answer, unless they are asked for or end it") {
