@@ -50,6 +50,7 @@ std::vector<JobKey> cluster_keys() {
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
        .more_than = 0,
+       .most = 1e9,
        .per_host = true,
        .about = "Seconds after which a rank that does not answer ends the job."},
       {.table = "cluster",

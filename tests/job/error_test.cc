@@ -104,6 +104,9 @@ TEST_CASE("a value outside its limits is an error with its place") {
   CHECK(gpt("[cluster]\nthreads = 1024") == "no error");
   CHECK(gpt("[cluster]\nranks = 1048577") ==
         "[job] a.toml:3:9: cluster.ranks is at least 1 and at most 1048576, but got 1048577");
+  CHECK(gpt("[cluster]\ntimeout = 1e10") ==
+        "[job] a.toml:3:11: cluster.timeout is more than 0 and at most 1000000000, but got "
+        "10000000000");
   CHECK(gpt("[batch]\nmicro = 0") == "[job] a.toml:3:9: batch.micro is at least 1, but got 0");
   CHECK(gpt("[optimizer]\nclip_norm = -1") ==
         "[job] a.toml:3:13: optimizer.clip_norm is at least 0, but got -1");
