@@ -265,7 +265,7 @@ std::vector<std::string> shipped_clusters(const std::string& runtime_folder) {
 }
 
 std::string find_cluster(const std::string& name, const std::string& runtime_folder) {
-  if (std::filesystem::exists(name)) return name;
+  if (is_file(name)) return name;
   std::vector<std::string> names;
   for (const auto& file : shipped_clusters(runtime_folder)) {
     names.push_back(std::filesystem::path(file).stem().string());

@@ -16,6 +16,15 @@ TEST_CASE("read returns a whole file, or throws the reason why it cannot be read
                     "[test] cannot read \"src\": Is a directory");
 }
 
+TEST_CASE("a file is anything but a folder") {
+  CHECK(perigee::is_file("LICENSE"));
+  CHECK(perigee::is_file("/dev/null"));
+  CHECK_FALSE(perigee::is_file("src"));
+  CHECK_FALSE(perigee::is_file("no/such"));
+  CHECK_FALSE(perigee::is_file("LICENSE/such"));
+  CHECK_FALSE(perigee::is_file(std::string(300, 'a')));  // a name that no file can have
+}
+
 TEST_CASE("a pattern matches files, in sorted order, and no folders") {
   using Strings = std::vector<std::string>;
   CHECK(perigee::glob_files("src/base/files/glob.*") ==

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fail.h"
+#include "base/files/file.h"
 #include "base/log_format.h"
 #include "command.h"
 #include "view/plots.h"
@@ -25,9 +26,10 @@ struct PlotOptions {
 std::vector<view::Run> read_runs(const std::vector<std::string>& paths) {
   std::vector<view::Run> runs;
   for (const auto& path : paths) {
-    const bool folder = fs::is_directory(path);
+    std::error_code none;
+    const bool folder = fs::is_directory(path, none);
     const auto file = folder ? (fs::path(path) / "metrics.jsonl").string() : path;
-    if (!fs::exists(file)) {
+    if (!is_file(file)) {
       fail("command", "a run is a folder with metrics.jsonl, but there is no {}", file);
     }
     auto where = fs::path(folder ? path : fs::path(file).parent_path().string()).lexically_normal();
@@ -63,7 +65,9 @@ std::string to_json(const std::vector<view::Run>& runs) {
     }
     list.push_back({{"name", run.name}, {"columns", columns}, {"summary", run.metrics->summary()}});
   }
-  return nlohmann::ordered_json{{"runs", list}}.dump() + "\n";
+  return nlohmann::ordered_json{{"runs", list}}.dump(
+             -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 int run_plot(PlotOptions& options) {

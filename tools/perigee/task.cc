@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/files/file.h"
 #include "base/log_format.h"
 #include "base/terminal/phases.h"
 #include "cost/cluster.h"
@@ -34,7 +35,7 @@ constexpr int64_t kRanksPerCore = 16;
 // Returns the path of a strategy: a file, or a shipped one, by its bare name or as a file of the
 // shipped folder in any subfolder ("ddp", "strategies/ddp.lua").
 std::string find_strategy(const std::string& name) {
-  if (name.empty() || name == "auto" || fs::exists(name)) return name.empty() ? "auto" : name;
+  if (name.empty() || name == "auto" || is_file(name)) return name.empty() ? "auto" : name;
   const auto folder = shipped_folder("strategies");
   const auto shipped = folder.empty() ? std::map<std::string, std::string>()
                                       : lua::scripts_in(folder);

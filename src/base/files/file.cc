@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "base/fail.h"
@@ -22,6 +23,12 @@ std::string read_file(const std::string& path, std::string_view area) {
     return text;
   }
   fail(area, "cannot read \"{}\": {}", path, std::strerror(errno));
+}
+
+bool is_file(const std::string& path) {
+  std::error_code none;
+  const auto found = std::filesystem::status(path, none);
+  return exists(found) && !is_directory(found);
 }
 
 }  // namespace perigee

@@ -25,6 +25,11 @@ TEST_CASE("plot draws a run, writes its table, and says what a run lacks") {
   CHECK(runs.at(0).at("columns").at("loss").size() == 3);
   CHECK(runs.at(0).at("summary").at("steps") == 3);
 
+  const auto link = job.folder() / "run-\xe9";  // in Latin-1
+  std::filesystem::create_directory_symlink(folder, link);
+  const auto linked = nlohmann::json::parse(run("plot " + link + " --json").out);
+  CHECK(linked.at("runs").at(0).at("name") == "run-\ufffd");
+
   const auto fails = [&](const std::string& arguments, const std::string& part) {
     const auto ran = run("plot " + arguments);
     CHECK(ran.status == 2);
@@ -34,6 +39,7 @@ TEST_CASE("plot draws a run, writes its table, and says what a run lacks") {
   fails(folder + " --chart los", "did you mean \"loss\"?");
   fails(folder + " -o loss.png", "plot writes .svg or .csv");
   fails(job.folder() / "none", "a run is a folder with metrics.jsonl");
+  fails(std::string(300, 'a'), "a run is a folder with metrics.jsonl");  // longer than any name
   fails(folder + " --x tokns", "did you mean \"tokens\"?");
 
   // The folder of another format, also by its metrics.jsonl, and to be resumed.

@@ -1,5 +1,6 @@
 // What a strategy script prints, and the explanation of the plan that it chooses.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,17 @@ TEST_CASE("a script's output and warnings appear once, however often its functio
     CHECK(count(ran.err, "its function runs") == 1);
     CHECK(count(ran.err, "the script warns") == 1);
   }
+}
+
+TEST_CASE("a folder hides no shipped strategy or cluster of its name") {
+  const Folder folder;
+  folder.write("job.toml", kPlannedJob);
+  for (const auto* name : {"ddp", "8xh100"}) std::filesystem::create_directory(folder / name);
+  auto how = own_cache(folder);
+  how.folder = folder.path();
+  const auto ran = run("plan job.toml --nproc 2 --strategy ddp --cluster 8xh100", how);
+  INFO(ran.err);
+  CHECK(ran.status == 0);
 }
 
 TEST_CASE("a plan that a dialect or a strategy function chose is explained like that of auto") {
