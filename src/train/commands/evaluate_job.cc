@@ -105,7 +105,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
       report["bits_per_byte"] = loss * double(counted.tokens) / double(counted.bytes) / M_LN2;
     }
   }
-  return report.dump() + "\n";
+  return report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace perigee::train

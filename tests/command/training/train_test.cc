@@ -407,7 +407,9 @@ TEST_CASE("a checkpoint can be evaluated, sampled and exported") {
   CHECK_THAT(job.refused("evaluate"), Contains(job.output()));
   CHECK_THAT(job.refused("sample"), Contains(job.output()));
   job.good("train", "--nproc 2");
-  const auto one = json::parse(job.good("evaluate", "--json").out);
+  const auto link = job.folder() / "run-\xe9";  // in Latin-1
+  std::filesystem::create_directory_symlink(job.output(), link);
+  const auto one = json::parse(job.good("evaluate", "--json --checkpoint " + link).out);
   const auto two = json::parse(job.good("evaluate", "--json --nproc 2").out);
   CHECK(one["val_loss"].get<double>() == Approx(two["val_loss"].get<double>()).epsilon(1e-5));
   auto full = job.how();
