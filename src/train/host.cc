@@ -23,6 +23,7 @@
 #include "train/commands/serve.h"
 #include "train/commands/train_job.h"
 #include "train/measure/profile_path.h"
+#include "train/output/run_folder.h"
 #include "train/plan/task_plan.h"
 #include "train/ranks/device.h"
 #include "train/ranks/shared_settings.h"
@@ -54,6 +55,8 @@ struct Exported {
 class TorchHost : public Host {
  public:
   int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
+
+  bool has_checkpoint(const job::Job& job) override { return train::has_checkpoint(job); }
 
   job::HostAgreement agreement(const Task& task, const std::string& secret) override {
     auto settings = shared_settings(completed(task));

@@ -32,6 +32,8 @@ class Host {
   // each GPU of this host where it computes on GPUs, else 1. Does not use CUDA, so ranks may
   // be forked afterwards.
   virtual int64_t default_ranks(const job::Job& job) = 0;
+  // Returns whether the job's run has a complete checkpoint.
+  virtual bool has_checkpoint(const job::Job& job) = 0;
   // Returns the settings and the hash of the task's hosts.
   virtual job::HostAgreement agreement(const Task& task, const std::string& secret) = 0;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.

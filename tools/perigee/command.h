@@ -29,6 +29,7 @@ struct JobOptions {
   int64_t max_restarts = 0;
   // train --resume: the run or checkpoint, "newest": the run of train.output; "": none.
   std::string resume;
+  bool resume_if_any = false;
   std::vector<std::string> sets;
   double script_seconds = 5;
   int64_t script_megabytes = 256;

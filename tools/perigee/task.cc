@@ -80,9 +80,11 @@ int64_t ranks_of(lua::StrategyScript& script) {
 
 // Returns the number of ranks of the plan with which a resumed run goes on, or 0 where a new plan is
 // made, or its file is not here.
-int64_t ranks_of_resumed(const std::string& resume, const train::Task& task) {
-  if (resume.empty() || task.strategy_given) return 0;
-  const fs::path given = resume == "newest" ? task.job.train.output : resume;
+int64_t ranks_of_resumed(const JobOptions& options, const train::Task& task) {
+  const bool newest = options.resume == "newest" ||
+                      (options.resume_if_any && torch_host().has_checkpoint(task.job));
+  if ((!newest && options.resume.empty()) || task.strategy_given) return 0;
+  const fs::path given = newest ? task.job.train.output : options.resume;
   for (const auto& file : {given / "plan.json", given / "../../plan.json"}) {
     std::error_code ignored;
     if (fs::is_regular_file(file, ignored)) {
@@ -170,7 +172,7 @@ ReadTask read_task(const JobOptions& options, const std::optional<Place>& place,
     task.world_given = true;
   } else if (plan) {
     task.world = plan->mesh.size();
-  } else if (const auto before = ranks_of_resumed(options.resume, task); before > 0) {
+  } else if (const auto before = ranks_of_resumed(options, task); before > 0) {
     task.world = before;
   } else if (!options.cluster.empty()) {
     task.world = cost::load_cluster(task.job.cluster.file).ranks();

@@ -106,7 +106,7 @@ void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
     std::string trace, check;
-    bool overwrite = false, resume_if_any = false;
+    bool overwrite = false;
   };
   auto options = std::make_shared<Options>();
   auto* sub = add_command(
@@ -126,7 +126,7 @@ void add_train(CLI::App& app, Action& action) {
   auto* overwrite = sub->add_flag("--overwrite", options->overwrite,
                                   "empty an output folder that holds another run")
                         ->excludes(resume);
-  sub->add_flag("--resume-if-any", options->resume_if_any,
+  sub->add_flag("--resume-if-any", options->job.resume_if_any,
                 "as --resume where train.output has a complete checkpoint, else begin anew there")
       ->excludes(resume)
       ->excludes(overwrite);
@@ -155,7 +155,7 @@ void add_train(CLI::App& app, Action& action) {
         };
       }
       task.overwrite = options->overwrite;
-      if (options->resume_if_any) task.resume = task.overwrite = true;
+      if (options->job.resume_if_any) task.resume = task.overwrite = true;
       // A host that joins has the others stop and save.
       if (options->job.least_nodes < options->job.nodes) {
         task.job.train.checkpoint_when_stopped = true;

@@ -66,8 +66,7 @@ RunOptions run_options(const Task& task, const job::Job& job) {
     return {task.resume, task.resume_from, task.overwrite};
   }
   const auto& output = job.train.output;
-  const auto steps = checkpoint::step_folders(checkpoint_run(job));
-  if (std::ranges::any_of(steps, &checkpoint::StepFolder::complete)) return {.resume = true};
+  if (has_checkpoint(job)) return {.resume = true};
   if (std::filesystem::exists(std::filesystem::path(output) / "metrics.jsonl")) {
     log::warn("{} has no complete checkpoint: its steps are discarded, and the job begins anew",
               output);

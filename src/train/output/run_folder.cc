@@ -170,6 +170,11 @@ const std::string& checkpoint_run(const job::Job& job) {
   return target.empty() ? job.train.output : target;
 }
 
+bool has_checkpoint(const job::Job& job) {
+  return std::ranges::any_of(checkpoint::step_folders(checkpoint_run(job)),
+                             &checkpoint::StepFolder::complete);
+}
+
 RunFolder::RunFolder(const job::Job& job, const RunOptions& options)
     : path_(job.train.output), store_(checkpoint_run(job)) {
   const auto& from = options.resume_from.empty() ? store_ : options.resume_from;

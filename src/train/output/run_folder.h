@@ -20,6 +20,9 @@ struct RunOptions {
 // given, else train.output.
 const std::string& checkpoint_run(const job::Job& job);
 
+// Returns whether that run has a complete checkpoint.
+bool has_checkpoint(const job::Job& job);
+
 // Returns whether the command of that random id has begun the job's run, in checkpoint_run(job).
 // Until then its restarts have its own options: a run that it is to overwrite is still there.
 bool has_begun(const job::Job& job, const std::string& invocation);
