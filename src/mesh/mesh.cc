@@ -240,7 +240,7 @@ Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer) {
         fail("mesh", "a submesh names each axis once, and not the outer axis {}, but got \"{}\"",
              outer, name);
       }
-      if (mesh.find(name) < 0) mesh.axes.push_back({name, 1});
+      if (mesh.find(name) < 0) mesh.axes.push_back({name, size});
       auto& axis = mesh.axes[static_cast<size_t>(mesh.find(name))];
       axis.size = std::max(axis.size, size);
     }

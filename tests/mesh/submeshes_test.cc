@@ -89,6 +89,8 @@ TEST_CASE("invalid submeshes are errors that name the reason") {
         "[mesh] a mesh needs one submesh for each of the 3 positions of the last axis, but got 2");
   CHECK(message({{{"data", 2}, {"pipe", 2}}, {0, 1}, {{2}, {1}}}) ==
         "[mesh] axes multiply to 3 ranks, but got 2");
+  CHECK_THROWS_WITH(parse_axes("data=0|data=0"),
+                    "[mesh] the size of an axis is at least 1, but \"data\" has 0");
   CHECK_THROWS_WITH(
       parse_axes("data=2,data=3|data=1"),
       "[mesh] a submesh names each axis once, and not the outer axis pipe, but got \"data\"");
