@@ -61,10 +61,7 @@ bool assign(const toml::node& node, double& to) {
 bool assign(const toml::node& node, std::string& to) {
   const auto* text = node.as_string();
   if (text) to = text->get();
-  // `--set train.skip_steps=3`: a shell removes quotes.
-  const auto* n = is_assigned(node.source()) ? node.as_integer() : nullptr;
-  if (n) to = std::to_string(n->get());
-  return text || n;
+  return text;
 }
 bool assign(const toml::node& node, std::optional<double>& to) {
   return assign(node, to.emplace());
@@ -341,9 +338,22 @@ toml::table parse_toml(std::string_view text, const std::string& file) {
   }
 }
 
-bool is_toml_value(std::string_view text) {
+// Returns whether the key's value is a string or a list of strings.
+bool takes_text(std::string_view path) {
+  return std::ranges::any_of(keys(), [&](const JobKey& key) {
+    if (key.path() != path) return false;
+    const auto type = type_of(key);
+    return type == "a string" || type == "a list of strings";
+  });
+}
+
+// Returns whether an assigned value is read as TOML. A shell removes quotes: for a key of strings
+// 0x10 and 2024-01-01 are text.
+bool is_toml_value(std::string_view key, std::string_view text) {
   try {
-    return toml::parse(fmt::format("v = {}", text)).size() == 1;
+    const auto table = toml::parse(fmt::format("v = {}", text));
+    const auto& value = *table.get("v");
+    return table.size() == 1 && !(value.is_value() && !value.is_string() && takes_text(key));
   } catch (const toml::parse_error&) {
     return false;
   }
@@ -361,7 +371,7 @@ toml::table parse_assignment(const Assignment& given) {
     fail("job", "--set is KEY=VALUE, but got \"{}\"", assignment);
   }
   std::string value(assignment.substr(equals + 1));
-  if (!is_toml_value(value)) value = toml_of(&value);
+  if (!is_toml_value(key, value)) value = toml_of(&value);
   return parse_toml(fmt::format("{} = {}", key, value), given.place);
 }
 

@@ -245,6 +245,11 @@ TEST_CASE("set changes keys before the job is checked") {
   CHECK(parse("model.kind=\"gpt\"", {"model.kind=mlp", "model.inputs=3"}).model.integer("inputs") ==
         3);
   CHECK(parse("model.kind=\"gpt\"", {"name=\"a b\""}).name == "a b");
+  for (const std::string typed :
+       {"0x10", "1_000", "007", "12345e7", "1.50", "2024-01-01", "true"}) {
+    CHECK(parse("model.kind=\"gpt\"", {"name=" + typed}).name == typed);
+    CHECK(parse("model.kind=\"gpt\"", {"model.frozen=" + typed}).model.frozen == Strings{typed});
+  }
   CHECK(parse("model.kind=\"gpt\"", {"name=a\nseed=5"}).seed == 1234);
   CHECK(parse("model.kind=\"gpt\"", {"name=1\nseed=5"}).seed == 1234);
 }
