@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/glob.h"
 #include "job/keys.h"
 
 namespace perigee::job {
@@ -16,22 +17,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Writes paths as seen from `folder`.
-std::string relative_to(const fs::path& folder, const std::string& path) {
-  const auto absolute = [](const fs::path& p) { return fs::absolute(p).lexically_normal(); };
-  return absolute(path).lexically_relative(absolute(folder)).string();
+fs::path absolute(const std::string& path, bool is_pattern) {
+  const auto here = fs::current_path().string();
+  return (fs::path(is_pattern ? pattern_of(here) : here) / path).lexically_normal();
 }
 
-// Calls `change` with each path of the job.
+void make_absolute(std::string& path, bool is_pattern) {
+  path = absolute(path, is_pattern).string();
+}
+
+// Writes paths as seen from `folder`.
+std::string relative_to(const std::string& folder, const std::string& path, bool is_pattern) {
+  const auto from = absolute(is_pattern ? pattern_of(folder) : folder, is_pattern);
+  return absolute(path, is_pattern).lexically_relative(from).string();
+}
+
+// Calls `change` with each path of the job, and whether it is a pattern.
 template <class F>
 void each_path(Job& job, F change) {
   const auto in = [&](const JobKey& key, ListEntry& entry) {
     const Ref value = ref(key, job, entry);
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
-      for (auto& path : **list) change(path);
+      for (auto& path : **list) change(path, true);
     } else {
       auto& path = *std::get<std::string*>(value);
-      if (!names_no_file(key, path)) change(path);
+      if (!names_no_file(key, path)) change(path, false);
     }
   };
   for (const auto& key : keys()) {
@@ -136,11 +146,8 @@ bool follows(const JobKey& key) {
 std::vector<std::string> differences(const Job& before, const Job& now,
                                      const std::function<bool(const JobKey&)>& wanted) {
   Job a = before, b = now;
-  const auto absolute = [](std::string& path) {
-    path = fs::absolute(path).lexically_normal().string();
-  };
-  each_path(a, absolute);
-  each_path(b, absolute);
+  each_path(a, make_absolute);
+  each_path(b, make_absolute);
   std::map<std::string, std::string> values_a, values_b;
   for (const auto& [key, text] : values_of(a)) values_a[key->path()] = text;
   for (const auto& [key, text] : values_of(b)) values_b[key->path()] = text;
@@ -167,7 +174,11 @@ std::vector<std::string> differences(const Job& before, const Job& now,
 
 std::string to_toml(const Job& original, const std::string& folder) {
   Job job = original;
-  if (!folder.empty()) each_path(job, [&](std::string& path) { path = relative_to(folder, path); });
+  if (!folder.empty()) {
+    each_path(job, [&](std::string& path, bool is_pattern) {
+      path = relative_to(folder, path, is_pattern);
+    });
+  }
   std::string out, table;
   const auto values = values_of(job);
   for (const auto& [key, text] : values) {
@@ -199,8 +210,7 @@ std::vector<std::string> changed_keys(const Job& before, const Job& now) {
   };
   if (kept(before) != kept(now)) lines.push_back("optimizer.group changed");
   const auto sources = [](Job job) {
-    each_path(job,
-              [](std::string& path) { path = fs::absolute(path).lexically_normal().string(); });
+    each_path(job, make_absolute);
     return sources_text(job);
   };
   if (sources(before) != sources(now)) lines.push_back("data.sources changed");
@@ -231,7 +241,7 @@ std::vector<std::string> adjusted_keys(const Job& before, const Job& now) {
 
 std::vector<std::pair<std::string, std::string>> shared_keys(const Job& original) {
   Job job = original;
-  each_path(job, [](std::string& path) { path = fs::path(path).filename().string(); });
+  each_path(job, [](std::string& path, bool) { path = fs::path(path).filename().string(); });
   std::map<std::string, std::string> values;
   for (const auto& [key, text] : values_of(job)) {
     if (!key->per_host) values[key->path()] = text;

@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "base/files/glob.h"
 #include "base/first_error.h"
 #include "base/text/depth.h"
 #include "base/text/toml.h"
@@ -198,15 +199,15 @@ class Reader {
          name, did_you_mean(name, names));
   }
 
-  // Makes a path relative to the working directory.
+  // Makes a path relative to the working directory. A list is one of patterns.
   void relocate(const JobKey& key, const Ref& value) const {
-    const auto move = [&](std::string& path) {
-      if (!names_no_file(key, path)) path = (folder_ / path).lexically_normal().string();
+    const auto move = [&](std::string& path, const fs::path& folder) {
+      if (!names_no_file(key, path)) path = (folder / path).lexically_normal().string();
     };
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
-      for (auto& path : **list) move(path);
+      for (auto& path : **list) move(path, pattern_of(folder_.string()));
     } else {
-      move(*std::get<std::string*>(value));
+      move(*std::get<std::string*>(value), folder_);
     }
   }
 

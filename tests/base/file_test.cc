@@ -32,6 +32,7 @@ TEST_CASE("a pattern matches files, in sorted order, and no folders") {
   CHECK(perigee::glob_files("LICENSE") == Strings{"LICENSE"});
   CHECK(perigee::glob_files("sr?") == Strings{});
   CHECK(perigee::glob_files("no/such*") == Strings{});
+  CHECK(perigee::pattern_of("run[1]/*?\\") == "run\\[1]/\\*\\?\\\\");
 }
 
 TEST_CASE("a link planted in place of a temporary file is not followed") {

@@ -183,6 +183,17 @@ names = ["x"]
   CHECK(Job::load(folder.add("again.toml", to_toml(own, folder.at("")))) == own);
 }
 
+TEST_CASE("brackets in the folder of a job are no pattern of its files") {
+  const Folder folder;
+  const auto file = folder.add("run[1]/a.txt", "a");
+  const auto job = Job::load(
+      folder.add("run[1]/job.toml", "[model]\nkind = 'gpt'\n[data]\ntext = ['*.txt', 'a.txt']\n"));
+  CHECK(job.data.files == Strings{file});
+  const auto copy = to_toml(job, folder.at("run[1]/copy"));
+  CHECK_THAT(copy, Catch::Contains("text = [\"../*.txt\", \"../a.txt\"]"));
+  CHECK(Job::load(folder.add("run[1]/copy/job.toml", copy)) == job);
+}
+
 TEST_CASE("weights are expected to be complete unless initialise is set") {
   const Folder folder;
   folder.add("w.safetensors", "");

@@ -23,4 +23,13 @@ std::vector<std::string> glob_files(const std::string& pattern) {
   return files;
 }
 
+std::string pattern_of(std::string_view path) {
+  std::string pattern;
+  for (const char c : path) {
+    if (std::string_view("*?[\\").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
 }  // namespace perigee

@@ -11,4 +11,7 @@ namespace perigee {
 // A name without such characters is itself where it exists.
 std::vector<std::string> glob_files(const std::string& pattern);
 
+// Returns the pattern that matches this path alone.
+std::string pattern_of(std::string_view path);
+
 }  // namespace perigee
