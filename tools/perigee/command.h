@@ -62,8 +62,8 @@ bool read_integer(const std::string& text, std::optional<T>& value) {
   return read_integer(text, value.emplace());
 }
 
-// An option of an integer in decimal digits. CLI11 itself reads 010 as 8, and takes the nearest limit
-// of the type for a number beyond it.
+// An option of an integer in decimal digits. CLI11 itself reads 010 as 8, and a number beyond the
+// type's limits as the nearest of them.
 template <class T>
 CLI::Option* add_integer(CLI::App& app, const std::string& name, T& value,
                          const std::string& about) {
