@@ -110,6 +110,7 @@ std::vector<Layer> writing_layers() {
 
 std::vector<Layer> gradient_layers() {
   const auto x = normal({3, 4});
+  const auto fixed = torch::complex(normal({3, 2}), normal({3, 2}));
   return {
       plain("a detached branch", {x},
             [](const Tensors& in) -> Tensors {
@@ -158,6 +159,13 @@ std::vector<Layer> gradient_layers() {
               const auto turn = torch::polar(torch::ones_like(angle), angle);
               return {torch::view_as_real(torch::view_as_complex(in[0].contiguous()) * turn)};
             }),
+      plain("a conjugated constant and the constant", {normal({3, 2, 2})},
+            [fixed](const Tensors& in) -> Tensors {
+              const auto z = torch::view_as_complex(in[0].contiguous());
+              return {torch::view_as_real(z * fixed.conj()), torch::view_as_real(z * fixed)};
+            }),
+      plain("the imaginary part of a conjugated constant", {normal({3, 2})},
+            [fixed](const Tensors& in) -> Tensors { return {in[0] * at::imag(fixed.conj())}; }),
       plain("indexing by tensors", {x, torch::tensor({2, 0, 2})},
             [](const Tensors& in) -> Tensors {
               return {in[0].index({in[1]}), in[0].gather(1, in[1].view({3, 1}))};
@@ -300,6 +308,57 @@ TEST_CASE("a buffer that is a view of a parameter follows it") {
   const auto captured = capture(net, one_batch(), squares([&](auto x) { return net.forward(x); }));
   CHECK(captured.graph.find_input("row") == nullptr);
   check_parity(net, one_batch(), squares([&](auto x) { return net.forward(x); }));
+}
+
+TEST_CASE("a buffer that is the conjugate of another follows it") {
+  struct Turned : nn::Module {
+    nn::Linear linear{4, 4};
+    at::Tensor turn, back;
+    Turned() {
+      register_module("linear", linear);
+      to(torch::kFloat64);
+      turn = register_buffer("turn", torch::complex(normal({3, 2}), normal({3, 2})));
+      back = register_buffer("back", turn.conj());
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const auto z = torch::view_as_complex(linear(x).view({3, 2, 2}));
+      return torch::view_as_real(z * turn + z * back[0]);
+    }
+  } net;
+  const auto captured = capture(net, one_batch(), squares([&](auto x) { return net.forward(x); }));
+  CHECK(captured.graph.find_input("back") == nullptr);
+  check_parity(net, one_batch(), squares([&](auto x) { return net.forward(x); }));
+}
+
+TEST_CASE("a buffer's memory as numbers of another type is refused") {
+  struct Table : nn::Module {
+    at::Tensor w = register_parameter("w", normal({3, 2}));
+    at::Tensor table = register_buffer("table", normal({3, 2, 2}));
+    at::Tensor turn = torch::view_as_complex(table);
+  } net;
+  const Forward loss = [&](const Batch&) {
+    return Result{(net.w * (net.turn * net.turn).abs()).sum()};
+  };
+  CHECK_THROWS_WITH(
+      capture(net, one_batch(), loss),
+      Catch::Contains("a view of it with its type") && Catch::Contains("ComplexDouble[3, 2]"));
+  net.register_buffer("turn", net.turn);
+  CHECK_THROWS_WITH(capture(net, one_batch(), loss),
+                    Catch::Contains("\"table\" and \"turn\" share memory"));
+}
+
+TEST_CASE("buffers of two types share memory where their bytes do") {
+  struct Packed : nn::Module {
+    at::Tensor bytes = torch::ones({16}, torch::kByte);
+    at::Tensor w = register_parameter("w", normal({8}));
+    at::Tensor count = register_buffer("count", bytes.slice(0, 8, 16).view(torch::kLong));
+    at::Tensor flags = register_buffer("flags", bytes.slice(0, 0, 8));
+  } net;
+  const auto captured = capture(net, one_batch(), [&](const Batch&) {
+    return Result{(net.w * net.count * net.flags).sum()};
+  });
+  CHECK(captured.graph.find_input("count"));
+  CHECK(captured.graph.find_input("flags"));
 }
 
 TEST_CASE("a module used twice adds up its gradients") {

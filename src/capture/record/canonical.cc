@@ -115,10 +115,15 @@ Ids as_strided(Session& session, const Recorded& call) {
   return {session.value_of(view)};
 }
 
-// A graph has conjugations as ops; LibTorch only sets a flag.
+// A graph has conjugation and the sign of its imaginary part as ops; LibTorch only sets a flag.
 Ids conjugate(Session& session, const Recorded& call) {
   return {session.emit_one("aten::_conj_physical",
                            {{"self", session.value_of(call.values.tensor(0))}}, result_type(call))};
+}
+
+Ids negate(Session& session, const Recorded& call) {
+  return {session.emit_one("aten::neg", {{"self", session.value_of(call.values.tensor(0))}},
+                           result_type(call))};
 }
 
 const std::unordered_map<std::string_view, Canonical>& table() {
@@ -166,6 +171,7 @@ const std::unordered_map<std::string_view, Canonical>& table() {
       {"aten::select.int", select},
       {"aten::as_strided", as_strided},
       {"aten::_conj", conjugate},
+      {"aten::_neg_view", negate},
   };
   return entries;
 }

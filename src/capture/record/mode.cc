@@ -127,7 +127,7 @@ void mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (call.value(i).isDevice()) plain = plain && !call.value(i).toDevice().is_privateuseone();
     each_tensor(call.value(i), [&](const at::Tensor& tensor) {
       any = true;
-      plain = plain && tensor.is_cpu() && !session->twins.find(tensor).defined();
+      plain = plain && tensor.is_cpu() && !session->twins.have_memory_of(tensor);
       return tensor;
     });
   }

@@ -199,7 +199,7 @@ graph::ValueId Session::constant(const at::Tensor& tensor) {
   // Read below everything that the session puts above the CPU.
   c10::impl::ExcludeDispatchKeyGuard plain(
       c10::DispatchKeySet({c10::DispatchKey::DeferredInit, c10::DispatchKey::Functionalize}));
-  const auto bytes = tensor.detach().contiguous();
+  const auto bytes = tensor.detach().resolve_conj().resolve_neg().contiguous();
   return constant_bytes(type_of(tensor), {static_cast<const char*>(bytes.const_data_ptr()),
                                           static_cast<size_t>(bytes.nbytes())});
 }

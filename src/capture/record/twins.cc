@@ -34,8 +34,25 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
 
-bool overlap(const Geometry& a, const Geometry& b) {
-  return a.offset < b.offset + b.span() && b.offset < a.offset + a.span();
+struct Bytes {
+  int64_t begin, end;
+};
+
+// Returns the part of its storage from a tensor's first to its last element.
+Bytes bytes_of(const at::Tensor& tensor) {
+  const auto geometry = Geometry::of(tensor);
+  const auto size = static_cast<int64_t>(tensor.itemsize());
+  return {geometry.offset * size, (geometry.offset + geometry.span()) * size};
+}
+
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto x = bytes_of(a), y = bytes_of(b);
+  return x.begin < y.end && y.begin < x.end;
+}
+
+// Returns whether tensors of the same memory read its bits as the same numbers.
+bool same_numbers(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 }  // namespace
@@ -61,16 +78,17 @@ void Twins::declare(Session& session, graph::Input::Kind kind, const std::string
   for (auto it = begin; it != end; ++it) {
     const auto& base = bases_[it->second];
     const auto other = Geometry::of(base.original);
-    if (geometry == other && tensor.dtype() == base.original.dtype()) {
+    if (geometry == other && same_numbers(tensor, base.original)) {
       tied.emplace_back(name, base.name);
       return;
     }
-    if (!overlap(geometry, other)) continue;
+    if (!overlap(tensor, base.original)) continue;
     if (kind == graph::Input::Kind::parameter || !find(tensor).defined()) {
       fail("capture",
            "\"{}\" and \"{}\" share memory, which two {} can only do as the same tensor or as a "
-           "buffer that is a view of the other, but got shapes [{}] and [{}]",
-           base.name, name, "parameters or buffers", fmt::join(other.sizes, ", "),
+           "buffer that is a view of the other with its type, but got shapes {}[{}] and {}[{}]",
+           base.name, name, "parameters or buffers", c10::toString(base.original.scalar_type()),
+           fmt::join(other.sizes, ", "), c10::toString(tensor.scalar_type()),
            fmt::join(geometry.sizes, ", "));
     }
     return;
@@ -99,12 +117,11 @@ const Twins::Base* Twins::base_of(const at::Tensor& tensor) const {
   if (begin == end) return nullptr;
   const auto& first = bases_[begin->second];
   if (std::next(begin) == end && !first.is_constant()) return &first;
-  const auto geometry = Geometry::of(tensor);
   for (auto it = begin; it != end; ++it) {
     const auto& base = bases_[it->second];
     // Memory that was written since the constant was made has other numbers now.
     if (base.is_constant() && version_of(base.original) != base.version) continue;
-    if (overlap(geometry, Geometry::of(base.original))) return &base;
+    if (overlap(tensor, base.original)) return &base;
   }
   return nullptr;
 }
@@ -114,19 +131,31 @@ at::Tensor Twins::find(const at::Tensor& original) const {
   if (!base) return {};
   const bool same_tensor = base->original.is_same(original);
   if (same_tensor) return base->twin;
+  if (base->original.dtype() != original.dtype()) return {};
   auto twin = base->twin;
   if (twin.requires_grad() && !original.requires_grad()) twin = twin.detach();
   const auto from = Geometry::of(base->original), to = Geometry::of(original);
-  return from == to ? twin : strided_view(twin, from, to);
+  if (from != to) twin = strided_view(twin, from, to);
+  if (!twin.defined()) return twin;
+  if (base->original.is_conj() != original.is_conj()) twin = twin.conj();
+  if (base->original.is_neg() != original.is_neg()) twin = twin._neg_view();
+  return twin;
+}
+
+bool Twins::have_memory_of(const at::Tensor& tensor) const {
+  const Base* base = base_of(tensor);
+  if (!base) return false;
+  return find(tensor).defined() || (!base->is_constant() && overlap(tensor, base->original));
 }
 
 at::Tensor Twins::get(Session& session, const at::Tensor& original) {
   if (auto found = find(original); found.defined()) return found;
   if (base_of(original)) {
     fail("capture",
-         "a tensor that shares memory with another must be a view of it, but got shape "
-         "[{}] with strides [{}]{}",
-         fmt::join(original.sizes(), ", "), fmt::join(original.strides(), ", "), session.where());
+         "a tensor that shares memory with another must be a view of it with its type (make others "
+         "in the forward pass), but got {}[{}] with strides [{}]{}",
+         c10::toString(original.scalar_type()), fmt::join(original.sizes(), ", "),
+         fmt::join(original.strides(), ", "), session.where());
   }
   const auto value = is_deferred(original) ? inline_deferred(session, original)
                                            : session.constant(original);

@@ -32,8 +32,13 @@ class Twins {
   // Binds a tensor without memory of its own to a capture tensor (deferred construction).
   void bind(const at::Tensor& original, const at::Tensor& twin);
 
-  // Returns the twin, or an undefined tensor where the tensor's memory has none.
+  // Returns the twin, or an undefined tensor where the tensor's memory has none or the tensor is no
+  // view of the one that has it, of the same type.
   at::Tensor find(const at::Tensor& original) const;
+
+  // Returns whether the tensor has a twin or shares memory with a tensor whose values may change
+  // after the capture.
+  bool have_memory_of(const at::Tensor& tensor) const;
 
   // Returns the twin; a tensor that has none becomes a constant of the graph.
   at::Tensor get(Session& session, const at::Tensor& original);
