@@ -57,6 +57,12 @@ std::vector<Layer> ordering_ops() {
          [](const Tensors& in) -> Tensors {
            return {in[0].masked_scatter(in[0].detach() > 0, in[1])};
          }),
+      op("masks of more elements than the tensor that they fill", {normal({2, 1, 3}), normal({24})},
+         [](const Tensors& in) -> Tensors {
+           const auto later = torch::ones({4, 3}, torch::kBool).triu(1);
+           return {in[0].masked_fill(later, -2.5), in[0].masked_fill(later, torch::tensor(1.5)),
+                   in[0].masked_scatter(later, in[1])};
+         }),
       op("rot90", {y},
          [](const Tensors& in) -> Tensors {
            return {in[0].rot90(), in[0].rot90(2, {1, 2}), in[0].rot90(-1, {0, -1})};

@@ -36,6 +36,12 @@ std::vector<at::Tensor> take(const Values& v) {
   return {meta_tensor(v.tensor(1).sizes(), v.tensor(0).scalar_type())};
 }
 
+// (self, mask, ...): either may broadcast.
+std::vector<at::Tensor> filled_by_mask(const Values& v) {
+  const auto self = v.tensor(0);
+  return {meta_tensor(at::infer_size(self.sizes(), v.tensor(1).sizes()), self.scalar_type())};
+}
+
 std::vector<at::Tensor> embedding(const Values& v) {
   auto sizes = v.tensor(1).sizes().vec();
   sizes.push_back(v.tensor(0).size(1));
@@ -183,9 +189,9 @@ ShapeTable index_shapes() {
       {"aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_backward},
       {"aten::index_put", like<0>},
       {"aten::_unsafe_index_put", like<0>},
-      {"aten::masked_fill.Scalar", like<0>},
-      {"aten::masked_fill.Tensor", like<0>},
-      {"aten::masked_scatter", like<0>},
+      {"aten::masked_fill.Scalar", filled_by_mask},
+      {"aten::masked_fill.Tensor", filled_by_mask},
+      {"aten::masked_scatter", filled_by_mask},
       {"aten::masked_scatter_backward", sized<2>},
       {"aten::flip", like<0>},
       {"aten::roll", like<0>},

@@ -75,6 +75,12 @@ void elementwise(Cases& cases) {
         "aten::masked_fill.Scalar",
         {{"self", c.real(shape)}, {"mask", c.booleans(broadcastable(c, shape))}, {"value", 2.0}});
   };
+  cases["aten::masked_fill.Scalar: self broadcasts"] = [](Case& c) {
+    const auto shape = c.sizes(3);
+    c.call(
+        "aten::masked_fill.Scalar",
+        {{"self", c.real(broadcastable(c, shape))}, {"mask", c.booleans(shape)}, {"value", 2.0}});
+  };
   cases["aten::lerp.Scalar"] = [](Case& c) {
     const auto shape = c.sizes(3);
     c.call("aten::lerp.Scalar",
