@@ -170,12 +170,13 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   at::Tensor bias;
   if (mask && mask->defined()) {
     bias = additive(*mask, query);
-    if (query.dim() > 4 && bias.dim() > 4) {
-      auto sizes = query.sizes().slice(0, query.dim() - 2).vec();
-      sizes.insert(sizes.end(), {bias.size(-2), bias.size(-1)});
+    while (bias.dim() < 2) bias = bias.unsqueeze(0);
+    if (query.dim() > 4 && bias.dim() > 3) {
+      // Batch dims are merged, so that they cannot broadcast one by one.
+      while (bias.dim() < query.dim()) bias = bias.unsqueeze(0);
+      auto sizes = at::IntArrayRef(batch).slice(0, query.dim() - 3).vec();
+      sizes.insert(sizes.end(), {bias.size(-3), bias.size(-2), bias.size(-1)});
       bias = bias.expand(sizes);
-    } else if (query.dim() < 4 || bias.dim() < 4) {
-      while (bias.dim() < 2) bias = bias.unsqueeze(0);
     }
     bias = four_dims(bias);
   }
