@@ -59,6 +59,8 @@ const OpNames kCpuPromote = names_of({"cat", "index_copy", "index_copy.dimname",
 const OpNames kCudaLower = names_of({AT_FORALL_LOWER_PRECISION_FP(PERIGEE_NAME)});
 const OpNames kCudaPromote = names_of({AT_FORALL_PROMOTE(PERIGEE_NAME)});
 const OpNames kCudaWithType = names_of({AT_FORALL_FP32_SET_OPT_DTYPE(PERIGEE_NAME)});
+// LibTorch composes them of ops that compute in float32 on both devices; captures keep them whole.
+const OpNames kLosses = {"cross_entropy_loss", "nll_loss_nd"};
 
 #undef PERIGEE_NAME
 
@@ -67,8 +69,10 @@ std::optional<CastPolicy> policy_of(const c10::OperatorHandle& op) {
   const bool cpu = lists_device == c10::kCPU;
   const auto key = cpu ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
   const auto& [name, overload] = op.operator_name();
-  if (!name.starts_with("aten::") || !op.hasKernelForDispatchKey(key)) return std::nullopt;
+  if (!name.starts_with("aten::")) return std::nullopt;
   const auto plain = name.substr(6) + (overload.empty() ? "" : "." + overload);
+  if (kLosses.contains(plain)) return CastPolicy::fp32;
+  if (!op.hasKernelForDispatchKey(key)) return std::nullopt;
   if ((cpu ? kCpuLower : kCudaLower).contains(plain)) return CastPolicy::lower_precision_fp;
   if ((cpu ? kCpuPromote : kCudaPromote).contains(plain)) return CastPolicy::promote;
   if (!cpu && kCudaWithType.contains(plain)) return CastPolicy::fp32_set_opt_dtype;

@@ -50,6 +50,8 @@ const json kLinear = call("linear.default",
                           {{"input", tensor("x")}, {"weight", tensor("w")}, {"bias", tensor("b")}},
                           "a");
 
+const json kLabels = call("argmax.default", {{"self", tensor("y")}, {"dim", {{"as_int", 1}}}}, "k");
+
 json mean_of(const std::string& value) {
   return call("mse_loss.default", {{"self", tensor(value)}, {"target", tensor("y")}}, "loss");
 }
@@ -83,6 +85,9 @@ TEST_CASE("ops of an enabled torch.autocast compute as LibTorch's autocast on a 
         call("prod.dim_int",
              {{"self", tensor("a")}, {"dim", last}, {"keepdim", {{"as_bool", true}}}}, "p"),
         call("add.Tensor", {{"self", tensor("a")}, {"other", tensor("p")}}, "z"), mean_of("z")}},
+      {"a loss of labels computes in float32",
+       {kLinear, kLabels,
+        call("nll_loss_nd.default", {{"self", tensor("a")}, {"target", tensor("k")}}, "loss")}},
       {"a weight that is used twice",
        {kLinear,
         call("linear.default",
@@ -136,6 +141,21 @@ TEST_CASE("an export for CUDA follows the lists of that device") {
     for (const auto* op : {"aten::_softmax", "aten::pow.Tensor_Scalar", "aten::sum.dim_IntList"}) {
       INFO(op);
       CHECK(type_in(captured, op) == wide);
+    }
+  }
+}
+
+TEST_CASE("losses of labels compute in float32 within torch.autocast of either device") {
+  const Inputs inputs = {{"self", tensor("a")}, {"target", tensor("k")}};
+  for (const std::string device : {"cuda", "cpu"}) {
+    for (const auto& [op, kept] : {std::pair("cross_entropy_loss", "perigee::cross_entropy"),
+                                   std::pair("nll_loss_nd", "perigee::nll")}) {
+      INFO(device << " " << op);
+      const auto loss = call(std::string(op) + ".default", inputs, "loss");
+      const auto model = load_region(region(device, true, {kLinear, kLabels, loss}, {"loss"}));
+      const auto captured = capture(*model.module, float_samples(), model.forward);
+      CHECK(type_in(captured, "aten::addmm") == "bfloat16");
+      CHECK(type_in(captured, kept) == "float32");
     }
   }
 }
