@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "capture/exported/baked_count.h"
 #include "shard/loss/classify_loss.h"
 #include "shard/loss/compare_samples.h"
 #include "shard/loss/sample_count.h"
@@ -210,16 +211,26 @@ class Rewriter {
   std::map<size_t, Call> calls_;  // that were changed
 };
 
+// Returns the graph with all outputs in the place of the loss, so that results and new values of
+// buffers are compared, too.
+graph::Graph with_all_as_loss(graph::Graph graph) {
+  for (auto& output : graph.outputs) output.kind = graph::Output::Kind::loss;
+  return graph;
+}
+
 // Returns where the proof ended, or "". `samples`: of the export.
 std::string check(const graph::Graph& graph, const graph::Graph& twice, int64_t samples) {
-  if (auto ended = shard::find_sample_dependence(graph, twice); !ended.empty()) return ended;
+  if (auto ended = shard::find_sample_dependence(with_all_as_loss(graph), with_all_as_loss(twice));
+      !ended.empty()) {
+    return ended;
+  }
   const auto proof = shard::classify_loss(twice, twice);
   if (proof.kind == shard::LossKind::mixed || proof.declared) return proof.ended;
   if (proof.kind == shard::LossKind::sum && (samples == 1 || shard::may_have_sample_count(graph))) {
     return "the loss, which is a sum over samples with a factor or divisor that may be their "
            "number";
   }
-  return "";
+  return find_baked_count(graph, twice, samples);
 }
 
 }  // namespace

@@ -182,9 +182,7 @@ class Replay {
            "it with dynamic_shapes, {{\"{}\": {{0: Dim.DYNAMIC}}, ...}} (runtime/export.py){}",
            path_, input.sizes[0], sizes[0], input.name,
            ended_.empty() ? ""
-                          : fmt::format("; that its loss is a mean or a sum over any number of "
-                                        "samples is not proven: {}",
-                                        ended_));
+                          : fmt::format("; that it holds for others is not proven: {}", ended_));
     }
     if (!std::equal(input.sizes.begin(), input.sizes.end(), sizes.begin(), sizes.end(), fits)) {
       fail("capture",

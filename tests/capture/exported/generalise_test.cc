@@ -18,10 +18,11 @@ const std::string kNone = "nothing was thrown";  // error_of without an error
 
 json ints(const std::vector<int64_t>& values) { return {{"as_ints", values}}; }
 
+using Calls = std::vector<std::pair<json, std::vector<int64_t>>>;  // with their results' sizes
+
 // An export of 4 samples: forward(x [4, 4], y [4, 2]) with these calls between the layer's result
-// "h" [4, 2] and the loss of "z" [4, 2]. Each call has the sizes of its result.
-Model load_between(const std::vector<std::pair<json, std::vector<int64_t>>>& between,
-                   int64_t reduction = at::Reduction::Mean, bool gives_loss = true) {
+// "h" [4, 2] and the loss of "z" [4, 2].
+ArchiveMaker export_of(const Calls& between, int64_t reduction = at::Reduction::Mean) {
   ArchiveMaker archive;
   archive.value("x", {kSamples, 4});
   archive.value("y", {kSamples, 2});
@@ -36,8 +37,64 @@ Model load_between(const std::vector<std::pair<json, std::vector<int64_t>>>& bet
   if (!between.empty()) nodes.back()["inputs"][0]["arg"] = tensor("z");
   nodes.back()["inputs"].push_back(
       json{{"name", "reduction"}, {"arg", json{{"as_int", reduction}}}, {"kind", 1}});
-  if (!gives_loss) archive.results({{"h", "h"}, {"losses", "loss"}});
+  return archive;
+}
+
+Model load_between(const Calls& between, int64_t reduction = at::Reduction::Mean) {
+  return load(export_of(between, reduction));
+}
+
+void append(ArchiveMaker& archive, const Calls& calls) {
+  for (const auto& [made, sizes] : calls) {
+    archive.value(made["outputs"][0]["as_tensor"]["name"], sizes);
+    archive.nodes().push_back(made);
+  }
+}
+
+// With these calls after the loss, which the last call replaces by "l".
+Model load_with_loss(const Calls& calls) {
+  auto archive = export_of({});
+  append(archive, calls);
+  archive.results({{"", "l"}});
   return load(archive);
+}
+
+// With a buffer "m" [2], to which the forward pass writes the calls' "n" [2].
+Model load_with_buffer(const Calls& calls) {
+  auto archive = export_of({});
+  archive.value("m", {2});
+  archive.weights["mean"] = at::zeros({2}, at::kDouble);
+  json input, change;
+  input["buffer"]["arg"]["name"] = "m";
+  input["buffer"]["buffer_name"] = "mean";
+  input["buffer"]["persistent"] = true;
+  archive.signature()["input_specs"].push_back(input);
+  append(archive, calls);
+  change["buffer_mutation"]["arg"]["name"] = "n";
+  change["buffer_mutation"]["buffer_name"] = "mean";
+  archive.signature()["output_specs"].push_back(change);
+  return load(archive);
+}
+
+// With the calls' "n" as a result.
+Model load_with_result(const Calls& calls) {
+  auto archive = export_of({});
+  append(archive, calls);
+  archive.results({{"loss", "loss"}, {"n", "n"}});
+  return load(archive);
+}
+
+json with_number(const std::string& op, const std::string& self, const json& number,
+                 const std::string& result) {
+  return call(op, {{"self", tensor(self)}, {"other", number}}, result);
+}
+
+const Calls kSums = {
+    {call("sum.dim_IntList", {{"self", tensor("h")}, {"dim", ints({0})}}, "t"), {2}}};
+
+Calls operator+(Calls calls, const Calls& more) {
+  calls.insert(calls.end(), more.begin(), more.end());
+  return calls;
 }
 
 // Returns the error of eight samples, or kNone where their loss is the mean (or sum) of the export's
@@ -102,14 +159,76 @@ TEST_CASE("an element of each sample is chosen by its position") {
              {call("add.Tensor", {{"self", h}, {"other", tensor("d")}}, "z"), {4, 2}}})) == kNone);
 }
 
+TEST_CASE("numbers of the model are kept beside a fixed number of samples") {
+  const json tenth{{"as_float", 0.1}}, four{{"as_int", 4}};
+  SECTION("weights of a mean loss") {
+    CHECK(difference_of_twice(
+              load_with_loss({{with_number("mul.Tensor", "loss", {{"as_float", 4.0}}, "a"), {}},
+                              {with_number("mul.Tensor", "a", {{"as_int", 3}}, "c"), {}},
+                              {with_number("div.Tensor", "c", four, "l"), {}}})) == kNone);
+  }
+  SECTION("a running mean and a running sum") {
+    const json mean = call("mean.dim", {{"self", tensor("h")}, {"dim", ints({0})}}, "t");
+    const json next = call("add.Tensor", {{"self", tensor("a")}, {"other", tensor("c")}}, "n");
+    for (const auto& calls : {Calls{{mean, {2}}}, kSums}) {
+      CHECK(difference_of_twice(load_with_buffer(
+                calls + Calls{{with_number("mul.Tensor", "t", tenth, "a"), {2}},
+                              {with_number("mul.Tensor", "m", {{"as_float", 0.9}}, "c"), {2}},
+                              {next, {2}}})) == kNone);
+    }
+    CHECK(difference_of_twice(load_with_buffer(
+              {{with_number("add.Tensor", "m", {{"as_int", 1}}, "n"), {2}}})) == kNone);
+  }
+  SECTION("results of each sample") {
+    CHECK(difference_of_twice(
+              load_with_result({{with_number("div.Tensor", "h", four, "n"), {4, 2}}})) == kNone);
+  }
+}
+
+// Checks that a model holds for four samples alone, for a reason with these words.
+void check_fixed(const Model& model, const std::string& reason) {
+  CHECK(error_of([&] { check_parity(*model.module, samples(4), model.forward); }) == kNone);
+  CHECK_THAT(difference_of_twice(model), Contains("for 4 samples alone") &&
+                                             Contains("dynamic_shapes") &&
+                                             Contains("is not proven: ") && Contains(reason));
+}
+
+TEST_CASE("a whole number that is the number of samples fixes it") {
+  const json four{{"as_int", 4}};
+  const std::string multiplies = "which multiplies a value of all samples by ";
+  const std::string divides = "which divides a sum over samples by 4";
+  SECTION("a factor of a mean loss") {
+    check_fixed(load_with_loss({{with_number("mul.Tensor", "loss", four, "l"), {}}}),
+                multiplies + "4");
+    check_fixed(load_with_loss({{with_number("mul.Tensor", "loss", {{"as_int", 16}}, "l"), {}}}),
+                multiplies + "16");
+  }
+  SECTION("a divisor of a buffer's new value") {
+    check_fixed(load_with_buffer(kSums + Calls{{with_number("div.Tensor", "t", four, "n"), {2}}}),
+                divides);
+  }
+  SECTION("a divisor of a result") {
+    check_fixed(load_with_result(kSums + Calls{{with_number("div.Tensor", "t", four, "n"), {2}}}),
+                divides);
+  }
+  SECTION("a buffer that counts samples") {
+    check_fixed(load_with_buffer({{with_number("add.Tensor", "m", four, "n"), {2}}}),
+                "which adds 4, which may be the number of samples");
+  }
+}
+
+TEST_CASE("a result that depends on the samples' positions fixes their number") {
+  check_fixed(
+      load_with_result(
+          {{call("arange.default", {{"end", {{"as_int", 4}}}}, "a"), {4}},
+           {call("view.default", {{"self", tensor("a")}, {"size", ints({4, 1})}}, "c"), {4, 1}},
+           {call("add.Tensor", {{"self", tensor("h")}, {"other", tensor("c")}}, "n"), {4, 2}}}),
+      "position");
+}
+
 TEST_CASE("a fixed number of samples stays where the proof ends, which the error names") {
   const json h = tensor("h");
-  const auto error = [&](const Model& model, const std::string& op) {
-    CHECK(error_of([&] { check_parity(*model.module, samples(4), model.forward); }) == kNone);
-    const auto error = difference_of_twice(model);
-    CHECK_THAT(error, Contains("for 4 samples alone") && Contains("dynamic_shapes") &&
-                          Contains("is not proven: ") && Contains(op));
-  };
+  const auto& error = check_fixed;
   SECTION("a sum that is divided by the number of samples as a constant") {
     error(
         load_between({{call("div.Tensor", {{"self", h}, {"other", {{"as_int", 4}}}}, "z"), {4, 2}}},
@@ -137,7 +256,9 @@ TEST_CASE("a fixed number of samples stays where the proof ends, which the error
           "reshape");
   }
   SECTION("no loss") {
-    const auto model = load_between({}, at::Reduction::Mean, false);
+    auto archive = export_of({});
+    archive.results({{"h", "h"}, {"losses", "loss"}});
+    const auto model = load(archive);
     CHECK_THAT(error_of([&] { model.forward(samples(8)); }), Contains("gives no loss"));
   }
   SECTION("samples that are reduced to their largest") {
