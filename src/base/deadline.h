@@ -6,8 +6,7 @@
 
 namespace perigee {
 
-// Returns the moment in so many seconds, which may be infinite: later ones than a clock can tell
-// are 30 years away.
+// Returns the moment in so many seconds; more than 1e9 (30 years), and infinity, count as 1e9.
 inline std::chrono::steady_clock::time_point deadline_after(double seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr double kMost = 1e9;

@@ -30,9 +30,9 @@ TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy);
 bool are_apart(const graph::Graph& graph, const plan::Plan& plan, const std::string& name,
                int64_t step);
 
-// Returns whether a checkpoint of the plan holds the binding: a parameter, buffer or state. A loss
-// scale that does not change by itself (plan::LossScale::Kind::dynamic) is the plan's or the
-// host's: of its state only the number of skipped steps is held.
+// Returns whether a checkpoint of the plan holds the binding: a parameter, buffer or state. Of a
+// loss scale that is not dynamic (plan::LossScale::Kind), only the number of skipped steps is
+// saved: the plan or the host gives its value.
 bool is_kept(const plan::Plan& plan, const compile::Binding& binding);
 
 }  // namespace perigee::checkpoint

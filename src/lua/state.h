@@ -38,7 +38,7 @@ struct Options {
   std::function<void(std::string_view)> print;  // receives what scripts print; none: the log
 };
 
-// One Lua state, used by one thread. Every error leaves as perigee::Error with the script's file
+// One Lua state, used by one thread at a time. Every error leaves as perigee::Error with the script's file
 // and line.
 class State {
  public:

@@ -20,7 +20,7 @@ struct Slot {
   int32_t index = -1;  // below 0: the value does not exist
 };
 
-// A size that is a multiple of the number of samples (generalise.h).
+// A size that is a multiple of the number of samples (samples/generalise.h).
 struct SampleSize {
   int64_t multiple = 1;
 };

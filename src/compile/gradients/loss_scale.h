@@ -15,9 +15,9 @@ inline constexpr const char* kLossScale = "perigee.loss_scale";
 graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale);
 
 // Scalars in the persistent frame, bound as states "loss_scale:value" (float32),
-// "loss_scale:growth_tracker" and "loss_scale:skipped_steps" (float64): read by the host, saved and
-// resumed (but for those of a scale that is not dynamic: checkpoint/holdings.h). A program that guards without a scale has the scale 1. Where the scale is given, the host
-// writes "loss_scale:value" between steps.
+// "loss_scale:growth_tracker" and "loss_scale:skipped_steps" (float64): read by the host; which are
+// saved: checkpoint::is_kept. A program that guards without a scale has the scale 1. Where the
+// scale is given, the host writes "loss_scale:value" between steps.
 struct LossScaleState {
   ValueId value, growth_tracker, skipped_steps;
   ValueId patience;      // float64, "loss_scale:patience": the steps that were not finite since the

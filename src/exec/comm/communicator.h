@@ -4,8 +4,8 @@
 // A sum is taken in a fixed order (the group's; over hosts see shared/over_hosts.h), so that results
 // are bit-equal from run to run and on all ranks. An average is the sum divided by the number of
 // ranks; a sum of floating-point numbers may overflow. The largest or least of numbers with a NaN is
-// NaN, except that NCCL may drop the NaN. In a group of one rank a collective copies its input to
-// its output.
+// NaN. NCCL may drop that NaN, and adds up integers in their own type. In a group of one rank a
+// collective copies its input to its output.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -23,8 +23,8 @@ constexpr Ints kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
 
 PERIGEE_INLINE Floats splat(float x) { return Floats{} + x; }
 
-// Calls f(i, count) for i = 0, 16, ... below n; only the last count may be less than 16. The others are
-// constants: where the compiler knows the count, vectors stay in registers.
+// Calls f(i, count) for i = 0, 16, ... below n; only the last count may be less than 16. The others
+// are constants: where the compiler knows the count, vectors stay in registers.
 template <class F>
 PERIGEE_INLINE void each_lanes(int64_t n, F f) {
   int64_t i = 0;

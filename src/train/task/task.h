@@ -39,8 +39,8 @@ struct Task {
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;   // with `resume`: begin anew where no checkpoint is complete
-  // Whether the ranks have been started before, and a random id of the command, the same on all hosts
-  // that restart together (train::has_begun); "": no launcher has started them.
+  // Whether the ranks have been started before, and a random id of the command, the same on all
+  // hosts that restart together (train::has_begun); "": no launcher has started them.
   bool restarted = false;
   std::string invocation;
   // Called on rank 0 with the path of log.txt once the run's folder is open. May be empty.

@@ -1,5 +1,5 @@
 // Exports with a fixed number of samples: they hold for any number where that is proven.
-#include "capture/exported/generalise.h"
+#include "capture/exported/samples/generalise.h"
 
 #include <algorithm>
 

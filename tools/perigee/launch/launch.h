@@ -43,8 +43,8 @@ bool hosts_change(const LaunchOptions& options);
 // SIGTERM and SIGHUP end the job.
 //
 // A job whose rank failed is started again up to `max_restarts` times, on as many hosts as there
-// are (`least_nodes` to `nodes`), after a call of `before_round`. Status 2 and 3 are not: a restart does
-// not mend the command or the job. Throws Error when a port cannot be bound, the system has no
+// are (`least_nodes` to `nodes`), after a call of `before_round`. Status 2 and 3 are not: a restart
+// does not mend the command or the job. Throws Error when a port cannot be bound, the system has no
 // descriptor or process left, or the hosts do not come.
 int launch(const LaunchOptions& options, const RankBody& body);
 

@@ -13,7 +13,7 @@
 //
 // A sum is taken over the members of each host, in their order, and then over the hosts, so that it
 // is bit-equal on all ranks and from run to run; an all-reduce takes three or more hosts in Gloo's
-// order. Partial sums are of the operand's type, which is too small for those of integers: averages
+// order. Partial sums have the operand's type, which a sum of integers may overflow: averages
 // of integers go by Gloo alone.
 #pragma once
 

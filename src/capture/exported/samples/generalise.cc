@@ -1,4 +1,4 @@
-#include "capture/exported/generalise.h"
+#include "capture/exported/samples/generalise.h"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "capture/exported/baked_count.h"
+#include "capture/exported/samples/baked_count.h"
 #include "shard/loss/classify_loss.h"
 #include "shard/loss/compare_samples.h"
 #include "shard/loss/sample_count.h"

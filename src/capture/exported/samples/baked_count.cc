@@ -1,4 +1,4 @@
-#include "capture/exported/baked_count.h"
+#include "capture/exported/samples/baked_count.h"
 
 #include <fmt/format.h>
 
