@@ -570,7 +570,7 @@ function Plan:note(sentence) end
 ---@field deterministic boolean On a GPU: only kernels whose results are bit-equal from run to run, slower ones where needed; an op without one is an error. On the CPU results always are.
 ---@field tf32 boolean On a GPU: whether float32 products and convolutions may round their factors to TF32 (10 bits of mantissa), which takes a fraction of the time.
 ---@field graphs string On a GPU: whether a step is recorded as a CUDA graph, which later steps launch as one piece of work: wherever the program and the GPU allow it (`"auto"`; the log says what prevents it), always (`true`: otherwise an error), or never (`false`). It has been tested on simulated GPUs only. One of auto, true, false.
----@field timeout number Seconds after which a rank that does not answer ends the job. More than 0.
+---@field timeout number Seconds after which a rank that does not answer ends the job. More than 0 and at most 1000000000.
 ---@field devices? string GPUs of a host that its ranks use, in this order ("0,2"). Where no launcher, option or key sets the number of ranks, a host has one rank for each GPU listed, also on the CPU. Default: all that the process may see.
 ---@field in_process boolean Whether the ranks are threads of one process, which exchange tensors through its memory: for trying a strategy on one device.
 ---@field messages string What carries the messages between pipeline stages: what carries the device's collectives (NCCL on GPUs), or Gloo, through the host's memory, while collectives stay with NCCL. One of device, gloo.

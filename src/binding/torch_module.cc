@@ -40,8 +40,7 @@ int parameter(lua_State* L, Context& context) {
   if (!tensor.is_floating_point()) {
     fail("model", "a parameter is of a floating type, but got {}", describe(tensor));
   }
-  if (tensor.requires_grad() ? !trained
-                             : trained && context.tensors.role(L, 1) == Role::frozen) {
+  if (tensor.requires_grad() ? !trained : trained && context.tensors.role(L, 1) == Role::frozen) {
     fail("model",
          "nn.Parameter(x, {0}) must get a tensor of its own, but got a {1} parameter: write "
          "x:requires_grad_({0}), which holds in every module that has it, or "

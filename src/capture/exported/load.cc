@@ -9,10 +9,10 @@
 
 #include "base/fail.h"
 #include "capture/exported/archive.h"
-#include "capture/exported/samples/generalise.h"
 #include "capture/exported/outcome.h"
 #include "capture/exported/reader.h"
 #include "capture/exported/replay/replay.h"
+#include "capture/exported/samples/generalise.h"
 
 namespace perigee {
 namespace {

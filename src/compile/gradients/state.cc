@@ -79,9 +79,13 @@ void assign_channels(const Source& source, Gradients& gradients) {
   }
 }
 
-// Finds the averages of the units' buckets. Throws Error where a unit's parameters differ in them.
+// Finds the averages of the units' buckets; frozen ones have none. Throws Error where a unit's
+// parameters differ in them.
 void find_averages(const Source& source, Gradients& gradients) {
   for (auto& bucket : gradients.buckets) {
+    const bool trained = std::ranges::any_of(
+        bucket.parameters, [&](int32_t p) { return gradients.parameters[p].gradient.defined(); });
+    if (!trained) continue;
     const auto& flat = gradients.flats[bucket.flat];
     bucket.averages = averages_of(source.plan, flat.members.front().name);
     for (const auto& member : flat.members) {

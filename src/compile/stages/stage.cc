@@ -222,9 +222,10 @@ class Cutting {
     for (size_t i = 0; i < old_.inputs.size(); ++i) {
       const auto& input = old_.inputs[i];
       const auto& stages = users[input.value.index];
-      // An evaluation updates nothing for the next step.
+      // Units hold all their parameters. An evaluation updates nothing else for the next step.
       const bool unused = stages.empty() && input.kind != Input::Kind::constant &&
-                          (has(PipelineKind::backward) || has(PipelineKind::weight_grad));
+                          (input.kind == Input::Kind::parameter || has(PipelineKind::backward) ||
+                           has(PipelineKind::weight_grad));
       if (input.kind == Input::Kind::parameter && stages.size() > 1) {
         stage_.shared[input.name] = {stages.begin(), stages.end()};
       }

@@ -46,6 +46,7 @@ std::vector<double> run_job(const Folder& folder, const std::string& arguments) 
 class Example {
  public:
   explicit Example(const std::string& second = "y") {
+    at::manual_seed(1);
     folder_.add("job.toml", kJob);
     folder_.add("strategy.lua", "return { { 'parallel_mode', {} } }");
     ArchiveMaker().write(folder_.at("model.pt2"));

@@ -102,10 +102,13 @@ TEST_CASE("without the sum over ranks adapters do not train as on one device", "
 
 TEST_CASE("frozen weights keep every bit and have no gradient and no optimizer state",
           "[adapters]") {
-  const Plans two(2);
-  for (const auto& [axes, methods] :
-       {std::pair{R"(["data", 1])", ""}, std::pair{R"(["data", 2])", R"("fsdp")"},
-        std::pair{R"(["tensor", 2])", R"("tensor_parallel")"}}) {
+  for (const auto& [ranks, axes, methods] :
+       {std::tuple{2, R"(["data", 1])", ""},
+        {2, R"(["data", 2])", R"("fsdp")"},
+        {2, R"(["tensor", 2])", R"("tensor_parallel")"},
+        {3, R"(["zero", 1], ["data", 3])",
+         R"(["fsdp", {"axis": "zero"}], ["local_sgd", {"every": 1}])"}}) {
+    const Plans two(ranks);
     const auto plan = two.plan(axes, methods);
     compile::NoTraces traces;
     const auto program = compile::compile(two.given.graph, plan, {}, 0, traces);

@@ -300,6 +300,41 @@ TEST_CASE("pipeline stages save, load, evaluate and assemble the weights", "[dev
   check("kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8", two, 2, "{}]]");
 }
 
+TEST_CASE("stages whose units have a parameter that nothing uses train and evaluate") {
+  struct Net : torch::nn::Module {
+    torch::nn::Linear first{6, 8}, last{8, 3}, spare{4, 4};
+    Net() {
+      register_module("first", first);
+      register_module("last", last);
+      register_module("spare", spare);
+      to(at::kDouble);
+    }
+  };
+  const auto net = std::make_shared<Net>();
+  const auto source = perigee::source(
+      net, {{"x", at::zeros({1, 6}, at::kDouble)}}, [net](const Batch& b) {
+        return Result{net->last(torch::relu(net->first(b.at("x")))).square().mean()};
+      });
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  setup.job.batch.micro = 4;
+  const Batch batch = {{"x", at::randn({8, 6}, at::kDouble)}};
+  std::vector<double> losses;
+  for (
+      const std::string methods :
+      {R"([["parallel_mode", [["data", 1]]]])",
+       R"([["parallel_mode", [["data", 2], ["pipe", 2]]], ["pipeline_parallel", {"starts": ["last"]}], "fsdp"])"}) {
+    const int64_t ranks = losses.empty() ? 1 : 4;
+    auto job = setup.job;
+    job.batch.micro = ranks == 1 ? 4 : 2;
+    Trainer trainer{*net, make_plan(source, Strategy::data(methods), job, {ranks}), job,
+                    Ranks::threads(ranks), nullptr};
+    losses.push_back(trainer.evaluate(batch).at("loss"));
+    losses.push_back(trainer.step(batch).loss);
+    losses.push_back(trainer.evaluate(batch).at("loss"));
+  }
+  for (int i = 0; i < 3; ++i) CHECK(losses[i] == Approx(losses[i + 3]).epsilon(1e-10));
+}
+
 TEST_CASE("a stage that trains nothing scales, skips, saves and resumes as others", "[device]") {
   for (const std::string frozen : {"blocks.0.*", "head.*"}) {
     CAPTURE(frozen);

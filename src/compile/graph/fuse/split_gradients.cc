@@ -18,10 +18,16 @@ class SplitGradients {
       : graph_(graph), readers_(count_readers(graph)), sums_(graph.nodes.size()) {}
 
   // Returns the summands of a gradient, in the order in which they are computed. The last one has the
-  // gradient's type, others a low precision where they were cast for the addition.
+  // gradient's type, others a low precision where they were cast for the addition. A gradient that
+  // has a summand several times is not split: each output is added once.
   std::vector<ValueId> summands_of(ValueId gradient) {
     std::vector<ValueId> summands;
-    collect(gradient, summands);
+    std::vector<graph::NodeId> sums;
+    collect(gradient, summands, sums);
+    auto distinct = summands;
+    std::ranges::sort(distinct, {}, &ValueId::index);
+    if (std::ranges::adjacent_find(distinct) != distinct.end()) return {gradient};
+    for (auto n : sums) sums_[n] = true;
     const auto is_earlier = [&](ValueId a, ValueId b) {
       return producer(source_of(a)) < producer(source_of(b));
     };
@@ -48,16 +54,16 @@ class SplitGradients {
     return graph::is_half(graph_.type(source).dtype) ? source : v;
   }
 
-  void collect(ValueId v, std::vector<ValueId>& summands) {
+  void collect(ValueId v, std::vector<ValueId>& summands, std::vector<graph::NodeId>& sums) {
     const auto producer = graph_.values[v.index].producer;
     const auto* sum = producer < 0 ? nullptr : &graph_.nodes[producer];
     if (sum && sum->op == "aten::add.Tensor" && sum->args.size() == 2 && readers_[v.index] == 1) {
       const auto a = sum->get<ValueId>("self", {}), b = sum->get<ValueId>("other", {});
-      if (a.defined() && b.defined() && a != b && graph_.type(a) == graph_.type(v) &&
+      if (a.defined() && b.defined() && graph_.type(a) == graph_.type(v) &&
           graph_.type(b) == graph_.type(v)) {
-        sums_[producer] = true;
-        collect(a, summands);
-        collect(b, summands);
+        sums.push_back(producer);
+        collect(a, summands, sums);
+        collect(b, summands, sums);
         return;
       }
     }
