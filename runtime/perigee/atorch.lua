@@ -161,6 +161,19 @@ local function by_trials(draft, o, out)
   draft.trials = { algorithm = o.sg_algo, variables = variables, time_limit = o.time_limit }
 end
 
+-- Refuses parts of parallel_mode that a search does not keep.
+local function check_mesh(draft)
+  local part = draft.instances and "several instances (the third item of parallel_mode) are"
+    or draft.ranks and "an order of ranks (the second item of parallel_mode) is"
+  for _, axis in ipairs { "sequence", "zero" } do
+    if draft:size(axis) > 1 then part = string.format("the axis %s of parallel_mode is", axis) end
+  end
+  if part then
+    fail("%s of a strategy that is given, but this is searched for all ranks: give load_strategy without "
+      .. "finetune_strategy", part)
+  end
+end
+
 -- Makes a search of the draft: fixed methods become pins, the precision is kept, the rest is searched.
 local function search(draft, o)
   local out, wanted = members(o.excluded), {}
@@ -214,10 +227,7 @@ local function build(draft, options)
     draft.unfinished = "[atorch] load_strategy: " .. given.failed
   elseif not o.load_strategy or o.finetune_strategy then
     combine(draft)
-    if draft.instances then
-      fail("several instances (the third item of parallel_mode) are of a strategy that is given, but this is searched "
-        .. "for all ranks: give load_strategy without finetune_strategy")
-    end
+    check_mesh(draft)
     search(draft, o)
   elseif not given.ready then
     combine(draft)

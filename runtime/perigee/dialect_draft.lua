@@ -236,7 +236,7 @@ function M.strategy(draft)
     methods = function() error(why, 0) end
   elseif draft.search then
     local pins = { methods = methods }
-    for _, name in ipairs { "tensor", "pipe", "data" } do
+    for _, name in ipairs { "tensor", "expert", "context", "pipe", "data" } do
       if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
     end
     for name, value in pairs(draft.pins) do pins[name] = value end
