@@ -63,6 +63,38 @@ local function set_checkpoint(draft, items)
   for _, scope in ipairs(items) do use[#use + 1] = scope end
 end
 
+local casts_inputs = "ops read floating-point data in param_dtype: leave it out"
+
+-- Keys of torch's MixedPrecision.
+local mixed_precision_rows = {
+  { "param_dtype", "any" },
+  { "reduce_dtype", "any" },
+  { "buffer_dtype", "any", nil, check = function(name)
+    if dialect.dtype(name) ~= "float32" then return "must be float32, since buffers are not cast" end
+  end },
+  { "keep_low_precision_grads", "boolean", false, refused = "the optimizer steps float32 masters: leave it out" },
+  { "cast_forward_inputs", "boolean", true, refused = casts_inputs },
+  { "cast_root_forward_inputs", "boolean", true, refused = casts_inputs },
+}
+
+local function set_mixed_precision(draft, given)
+  for key, value in pairs(given) do
+    dialect.check(draft, "mixed_precision", mixed_precision_rows, key, value)
+  end
+  local dtype, reduced = dialect.dtype(given.param_dtype), dialect.dtype(given.reduce_dtype)
+  if dtype ~= "fp16" and dtype ~= "bf16" then
+    fail("mixed_precision.param_dtype must be fp16 or bf16, but got %s", show(given.param_dtype))
+  end
+  draft:use("half", { dtype = dtype })
+  if reduced == "float32" then
+    draft:use("half", { gradients = "float32" })
+  elseif reduced == dtype then
+    draft:use("grad_comm", { dtype = dtype, scale = 1 })
+  elseif given.reduce_dtype then
+    fail("mixed_precision.reduce_dtype must be float32 or that of param_dtype, but got %s", show(given.reduce_dtype))
+  end
+end
+
 local function fsdp_rows(method)
   local rows = {
     pass(method, "atorch_wrap_cls", "string|list"),
@@ -72,14 +104,7 @@ local function fsdp_rows(method)
     { "fsdp_wrap_params_outmost", "boolean", nil, sets = method .. ".trainable_outmost" },
     { "sync_module_states", "boolean", nil, no_effect = "all ranks have the same first weights" },
     { "use_orig_params", "boolean", nil, no_effect = "parameters always keep their names and shapes" },
-    { "mixed_precision", "table", nil, sets = function(draft, given)
-      local dtype = dialect.dtype(given.param_dtype)
-      if dtype ~= "fp16" and dtype ~= "bf16" then
-        fail("mixed_precision.param_dtype must be fp16 or bf16, but got %s", show(given.param_dtype))
-      end
-      draft:use("half", { dtype = dtype })
-      if dialect.dtype(given.reduce_dtype) == "float32" then draft:use("half", { gradients = "float32" }) end
-    end },
+    { "mixed_precision", "table", nil, sets = set_mixed_precision },
     { "process_group", "any", nil, refused = "parallel_mode says which ranks are together" },
     { "device_id", "any", nil, refused = "a rank takes the device of its position on its host" },
     { "param_init_fn", "any", nil, refused = "weights are made from recipes, in parts: leave it out" },
