@@ -111,8 +111,9 @@ class DeepSpeed {
     }
   }
 
-  int64_t count(const char* key) const {
-    const auto& value = config_[key];
+  int64_t count(const char* key) const { return count(key, config_[key]); }
+
+  static int64_t count(const std::string& key, const Json& value) {
     if (!value.is_number_integer() || value.get<int64_t>() < 1) {
       fail("ds_3d_parallel", "ds_config.{} must be an integer of at least 1, but got {}", key,
            value.dump());
@@ -150,14 +151,46 @@ class DeepSpeed {
     allow(table, std::string("ds_config.") + key,
           std::string_view(key) == "bf16"
               ? std::vector<std::string>{"enabled"}
-              : std::vector<std::string>{"enabled", "loss_scale", "initial_scale_power",
-                                         "loss_scale_window"});
+              : std::vector<std::string>{"enabled", "auto_cast", "loss_scale",
+                                         "initial_scale_power", "loss_scale_window", "hysteresis",
+                                         "consecutive_hysteresis", "min_loss_scale"});
     const auto on = table.value("enabled", Json(false));
     if (!on.is_boolean()) {
       fail("ds_3d_parallel", "ds_config.{}.enabled must be true or false, but got {}", key,
            on.dump());
     }
     return on.get<bool>();
+  }
+
+  // Sets the fields of `half` for the loss scale of fp16, with DeepSpeed's defaults.
+  static void set_loss_scale(Json& given, const Json& fp16) {
+    const auto number = [&](const char* key, double otherwise) {
+      const auto value = fp16.value(key, Json(otherwise));
+      if (!value.is_number() || value.get<double>() < 0) {
+        fail("ds_3d_parallel", "ds_config.fp16.{} must be a number of at least 0, but got {}", key,
+             value.dump());
+      }
+      return value.get<double>();
+    };
+    const auto whole = [&](const std::string& key, int64_t otherwise) {
+      return count("fp16." + key, fp16.value(key, Json(otherwise)));
+    };
+    if (const auto consecutive = fp16.value("consecutive_hysteresis", Json(false));
+        consecutive != Json(false)) {
+      fail("ds_3d_parallel",
+           "ds_config.fp16.consecutive_hysteresis must be false, since hysteresis counts all "
+           "non-finite steps after the scale last grew, but got {}",
+           consecutive.dump());
+    }
+    // DeepSpeed's 0 is the dynamic scale.
+    if (const auto fixed = number("loss_scale", 0); fixed > 0) {
+      given["loss_scale"] = fixed;
+      return;
+    }
+    given["init_scale"] = std::exp2(number("initial_scale_power", 16));
+    given["growth_interval"] = whole("loss_scale_window", 1000);
+    given["hysteresis"] = whole("hysteresis", 2);
+    given["min_scale"] = number("min_loss_scale", 1);
   }
 
   void precision() {
@@ -167,23 +200,7 @@ class DeepSpeed {
     }
     if (!fp16 && !bf16) return;
     Json given = {{"dtype", fp16 ? "fp16" : "bf16"}};
-    if (fp16) {
-      const auto number = [&](const char* key, double otherwise) {
-        const auto value = config_["fp16"].value(key, Json(otherwise));
-        if (!value.is_number() || value.get<double>() < 0) {
-          fail("ds_3d_parallel", "ds_config.fp16.{} must be a number of at least 0, but got {}",
-               key, value.dump());
-        }
-        return value.get<double>();
-      };
-      // DeepSpeed's 0 is the dynamic scale.
-      if (const auto fixed = number("loss_scale", 0); fixed > 0) {
-        given["loss_scale"] = fixed;
-      } else {
-        given["init_scale"] = std::exp2(number("initial_scale_power", 16));
-        given["growth_interval"] = static_cast<int64_t>(number("loss_scale_window", 1000));
-      }
-    }
+    if (fp16) set_loss_scale(given, config_["fp16"]);
     use(*half(), given, plan_, request_);
   }
 
