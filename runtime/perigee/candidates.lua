@@ -92,10 +92,20 @@ function M.best(all, most, fits, allowed, tell)
   return nil, none_fits(list, seen, out), #list >= most
 end
 
--- Returns the fields of a method of the strategy, nil if it has no such method.
+-- Returns the fields of a method of the strategy, nil if it has no such method. The solver names items beside fields
+-- by their positions, { ["1"] = ITEM, FIELD = VALUE }; they become items.
 function M.fields_of(strategy, method)
   for _, use in ipairs(strategy) do
-    if use[1] == method then return use[2] or {} end
+    if use[1] == method then
+      local fields = use[2] or {}
+      local name = tostring(#fields + 1)
+      while fields[name] ~= nil do
+        fields[#fields + 1] = fields[name]
+        fields[name] = nil
+        name = tostring(#fields + 1)
+      end
+      return fields
+    end
   end
   return nil
 end

@@ -191,8 +191,13 @@ class FixedPlanner : public lua::Planner {
          {std::pair("tensor", tensor), std::pair("data", data), std::pair("pipe", pipe)}) {
       if (size > 1 || name == std::string("data")) axes.push_back(use(name, size));
     }
+    json mesh = axes;
+    if (pins.contains("forbid")) {  // items beside a field, as the search gives them
+      mesh = {{"forbid", pins["forbid"]}};
+      for (size_t i = 0; i < axes.size(); ++i) mesh[std::to_string(i + 1)] = axes[i];
+    }
     auto methods = json::array(
-        {use("parallel_mode", axes), use("gradient_accumulation", {{"microbatches", count}})});
+        {use("parallel_mode", mesh), use("gradient_accumulation", {{"microbatches", count}})});
     if (tensor > 1) methods.push_back(use("tensor_parallel", json::object()));
     if (pipe > 1) {
       auto starts = json::array({"blocks.2"});
