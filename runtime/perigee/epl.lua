@@ -84,6 +84,42 @@ methods.define {
   end,
 }
 
+-- Returns whether a name or pattern ("blocks.*") may be that of a scope or its module type.
+local function is_of(name, scope)
+  local pattern = name:gsub("[%^%$%(%)%%%[%]%+%-]", "%%%0"):gsub("[.*]+", function(run)
+    return run:find("*", 1, true) and ".*" or "%."
+  end):gsub("%?", ".")
+  return scope.type == name or scope.path:find("^" .. pattern .. "$") ~= nil
+end
+
+-- Without stages nothing else reads the scopes of replicas.
+methods.define {
+  name = "epl_scopes",
+  doc = "Refuses scopes that the model lacks.",
+  fields = { match = { type = "list", required = true } },
+  apply = function(_, given, request)
+    local known = {}
+    for i, scope in ipairs(request.graph.scopes) do known[i] = scope.path end
+    for _, name in ipairs(given.match) do
+      local found = false
+      for _, scope in ipairs(request.graph.scopes) do found = found or is_of(name, scope) end
+      if not found then
+        fail("epl_scopes: a taskgraph names scopes or module types of the model, but got %s%s", dialect.show(name),
+          host.suggest(name, known))
+      end
+    end
+  end,
+}
+
+local function check_scopes(draft, graphs)
+  local match = {}
+  for _, graph in ipairs(graphs) do
+    for _, scope in ipairs(graph.match or {}) do match[#match + 1] = scope end
+  end
+  draft:stand(place_of(draft, graphs[1]), true)
+  if #match > 0 then draft:use("epl_scopes", { match = match }) end
+end
+
 -- The scopes of all these splits except those of experts, which expert_parallel shards.
 local function split_scopes(draft, splits, axis)
   local match = {}
@@ -186,6 +222,8 @@ local function place(draft, options)
   end
   if #graphs > 1 and not shared(graphs, options.Config) then
     pipeline(draft, graphs, options.Config["pipeline.strategy"])
+  else
+    check_scopes(draft, graphs)
   end
 end
 

@@ -170,6 +170,9 @@ TEST_CASE("EPL's scopes become stages and splits") {
     INFO(said);
     CHECK(said.find(error) != std::string::npos);
   };
+  refused("epl.replicate { device_count = 2, 'blocks.*', 'nothere' }",
+          "s.lua:3: epl_scopes: a taskgraph names scopes or module types of the model, but got "
+          "\"nothere\"");
   refused("epl.split { device_count = 1, 'blocks.0' }\nepl.split { device_count = 1 }",
           "s.lua:4: [epl] split number 2 needs the scopes that it holds");
   refused(
