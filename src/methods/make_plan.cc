@@ -82,6 +82,9 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
   plan.graph_hash = graph::structural_hash(*request.graph);
   plan.microbatches = 0;
   if (strategy.origin) plan.decisions.push_back(*strategy.origin);
+  std::vector<std::string> applied;
+  for (size_t i = 0; i < count; ++i) applied.emplace_back(uses[i].method->name());
+  request.applied = &applied;
   if (count == 0 || uses.front().method->name() != "parallel_mode") {
     parallel_mode()->apply(plan, {}, request);
   }

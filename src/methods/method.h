@@ -66,6 +66,9 @@ struct PlanRequest {
   // Returns the peak bytes of the plan's rank with the highest peak, by its compiled programs;
   // empty: unknown. Throws Error.
   std::function<double(const graph::Graph& graph, const plan::Plan& plan)> peak_bytes = {};
+  // Names of the strategy's methods and of those that they use, which a method that uses another
+  // one extends; nullptr: unknown.
+  std::vector<std::string>* applied = nullptr;
 };
 
 // Predicted cost of a plan, by its compiled programs and the simulator. The cost of a method is a

@@ -54,6 +54,11 @@ constexpr Conflict kConflicts[] = {
     {"zero2", "fsdp", "fsdp stores in parts all that zero2 does, and parameters too"},
 };
 
+[[noreturn]] void refuse_conflict(const Conflict& conflict) {
+  fail("strategy", "{} and {} exclude each other, but the strategy has both: {}", conflict.a,
+       conflict.b, conflict.reason);
+}
+
 // Methods that plan each stage on its own submesh.
 constexpr std::string_view kSeeSubmeshes[] = {"auto_sharding"};
 
@@ -73,6 +78,16 @@ bool sees_submeshes(const Method& method) {
          std::end(kSeeSubmeshes);
 }
 
+void check_conflicts(std::string_view method, std::span<const std::string> others) {
+  const auto has = [&](std::string_view name) {
+    return std::find(others.begin(), others.end(), name) != others.end();
+  };
+  for (const auto& conflict : kConflicts) {
+    if (method == conflict.a && has(conflict.b)) refuse_conflict(conflict);
+    if (method == conflict.b && has(conflict.a)) refuse_conflict(conflict);
+  }
+}
+
 std::vector<MethodUse> in_order(std::vector<MethodUse> uses) {
   const auto find = [&](std::string_view name) {
     return std::find_if(uses.begin(), uses.end(),
@@ -81,10 +96,7 @@ std::vector<MethodUse> in_order(std::vector<MethodUse> uses) {
   for (const auto& conflict : kConflicts) {
     const auto a = find(conflict.a), b = find(conflict.b);
     if (a == uses.end() || b == uses.end()) continue;
-    at_place(std::max(a, b)->config, [&] {
-      fail("strategy", "{} and {} exclude each other, but the strategy has both: {}", conflict.a,
-           conflict.b, conflict.reason);
-    });
+    at_place(std::max(a, b)->config, [&] { refuse_conflict(conflict); });
   }
   std::stable_sort(uses.begin(), uses.end(), [](const MethodUse& a, const MethodUse& b) {
     return position(a.method->name()) < position(b.method->name());

@@ -169,6 +169,12 @@ return { m.parallel_mode { { "data", 2 } }, mine {} }
   CHECK(used.recompute == listed.recompute);
   CHECK(used.communication == listed.communication);
   CHECK(used.microbatches == 2);
+  CHECK_THROWS_WITH(plan_of(folder, R"(
+m.define { name = "inner", apply = function(plan) plan:use("inner") end }
+local mine = m.define { name = "mine", apply = function(plan) plan:use("inner") end }
+return { mine {} }
+)"),
+                    Catch::Contains("[method] a method may not use itself, but inner does"));
   const auto copies = plan_with("plan:use('local_sgd', { every = 4 })");
   REQUIRE(copies.averages.size() == 1);
   CHECK(copies.averages[0].every == 4);
@@ -244,7 +250,10 @@ TEST_CASE("a wrong call of a plan's function is an error at its line") {
         "[method] functions of a plan are called with a colon, plan:note(...)");
   check("plan:use('fsdpp')", "[strategy] methods must be known, but got \"fsdpp\"");
   check("plan:use('fsdp', { axis = 'pipe' })", "[fsdp] axis must be data");
-  check("plan:use('mine')", "[method] a method may not use itself, but mine does");
+  const std::string once = "[method] plan:use takes methods that the strategy neither lists nor";
+  check("plan:use('mine')", once);
+  check("plan:use('zero1') plan:use('zero1')", once);
+  check("plan:use('zero1') plan:use('zero2')", "[strategy] zero1 and zero2 exclude each other");
   check("plan:use('parallel_mode')", "[method] plan:use takes methods that keep the mesh");
 }
 

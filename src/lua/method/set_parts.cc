@@ -9,6 +9,7 @@
 #include "base/text/match.h"
 #include "lua/method/plan_parts.h"
 #include "methods/names.h"
+#include "methods/order.h"
 #include "methods/placed.h"
 #include "methods/texts.h"
 #include "schedule/schedule.h"
@@ -231,7 +232,16 @@ void use_method(plan::Plan& plan, const PlanRequest& request, const UsedMethod& 
   const auto strategy = methods::from_json(Json::array({Json::array({used.name, used.config})}),
                                            "plan:use", defined);
   const auto& [method, config] = strategy.methods.front();
+  auto* applied = request.applied;
+  if (applied && std::find(applied->begin(), applied->end(), used.name) != applied->end()) {
+    fail("method",
+         "plan:use takes methods that the strategy neither lists nor uses already, but got \"{}\": "
+         "use each once",
+         used.name);
+  }
+  if (applied) methods::check_conflicts(used.name, *applied);
   method->apply(plan, config, request);
+  if (applied) applied->push_back(used.name);
 }
 
 }  // namespace perigee::lua
