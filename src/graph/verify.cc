@@ -10,11 +10,15 @@
 namespace perigee::graph {
 namespace {
 
+// Sums over a rank's program, with its buffers and optimizer state, are then below 2^63.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
 class Verifier {
  public:
   explicit Verifier(const Graph& graph) : graph_(graph), made_(graph.values.size()) {}
 
   void verify() {
+    int64_t total = 0;
     for (size_t i = 0; i < graph_.values.size(); ++i) {
       const auto& type = graph_.values[i].type;
       auto bytes = static_cast<int64_t>(size_of(type.dtype));
@@ -24,6 +28,13 @@ class Verifier {
           fail("graph", "a tensor has less than 2^63 bytes, but %{} has more", i);
         }
       }
+      if (bytes > kMostBytes - total) {
+        fail("graph",
+             "the tensors of a step have up to 2^60 bytes together, but those up to %{} have more: "
+             "make the model or its batch smaller",
+             i);
+      }
+      total += bytes;
     }
     scopes();
     inputs();

@@ -33,6 +33,14 @@ TEST_CASE("the verifier names the broken invariant") {
   using G = Graph&;
   CHECK(after([](G g) { g.values[4].type.shape[0] = -2; }) ==
         "[graph] sizes are at least 0, but %4 has a size of -2");
+  CHECK(after([](G g) { g.values[4].type.shape = {int64_t{1} << 61}; }) ==
+        "[graph] a tensor has less than 2^63 bytes, but %4 has more");
+  CHECK(after([](G g) {
+          g.values[3].type.shape = {int64_t{1} << 57};
+          g.values[4].type.shape = {int64_t{1} << 57};
+        }) ==
+        "[graph] the tensors of a step have up to 2^60 bytes together, but those up to %4 have "
+        "more: make the model or its batch smaller");
   CHECK(after([](G g) {
           g.scopes.push_back({"fc1", "Linear"});
         }) == "[graph] scopes are listed once, but \"fc1\" occurs twice");
