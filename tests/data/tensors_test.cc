@@ -140,4 +140,8 @@ TEST_CASE("rows of tensors are samples, over all files") {
   replace({});
   CHECK(message() ==
         fmt::format("[data] {} must hold the model's inputs as tensors, but it holds none", path));
+  folder.add("d.npy", "\x93NUMPY");
+  CHECK_THAT(error_of([&] { job_of(folder, "tensors = [\"*.npy\"]", "mlp"); }),
+             Catch::Contains("data.tensors reads safetensors, not NumPy's files, but got ") &&
+                 Catch::Contains("safetensors.numpy.save_file({\"INPUT\": numpy.load(FILE)}"));
 }

@@ -105,7 +105,15 @@ class DataCompleter {
         wrong(key, "{} names files, but none matches \"{}\"", key, pattern);
       }
       for (const auto& file : found) {
-        if (key != "data.tensors" && std::filesystem::path(file).extension() == ".parquet") {
+        const auto extension = std::filesystem::path(file).extension();
+        if (key == "data.tensors" && (extension == ".npy" || extension == ".npz")) {
+          wrong(key,
+                "{} reads safetensors, not NumPy's files, but got {}: convert it, for example by "
+                "Python's safetensors.numpy.save_file({{\"INPUT\": numpy.load(FILE)}}, "
+                "\"FILE.safetensors\")",
+                key, file);
+        }
+        if (key != "data.tensors" && extension == ".parquet") {
           wrong(key,
                 "{} does not read Parquet, but got {}: convert it to JSON lines, for example by "
                 "Python's pandas.read_parquet(FILE).to_json(\"FILE.jsonl.gz\", orient=\"records\", "
