@@ -137,6 +137,16 @@ TEST_CASE("one rank has nothing to shard, which the plan reports") {
   CHECK_THAT(plan::explain(plan), Contains("fsdp: axis data has one rank: there is nothing"));
 }
 
+TEST_CASE("without parameters to shard, the decisions say so and nothing else") {
+  for (const std::string method : {"fsdp", "zero1"}) {
+    const auto plan = units_plan_of(R"([[")" + method + R"(", {"ignored": "**"}]])");
+    CHECK(plan.units.empty());
+    const auto text = plan::explain(plan);
+    CHECK_THAT(text, Contains(method + ": all parameters are ignored, or split over data already"));
+    CHECK_THAT(text, !Contains("in parts"));
+  }
+}
+
 TEST_CASE("prefetch is one unit ahead by default") {
   const auto prefetch = [](const std::string& config) {
     const auto c = units_plan_of("[[\"fsdp\", " + config + "]]").communication;

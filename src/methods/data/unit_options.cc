@@ -316,6 +316,14 @@ bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& req
                                      });
     return sharded || matches_any(ignored, name) || scope_of(name, ignored_scopes);
   });
+  if (parameters.empty()) {
+    plan.decisions.push_back(
+        {std::string(method.name()),
+         fmt::format("all parameters are ignored, or split over {} already: there is nothing to "
+                     "shard",
+                     storage.axes.text())});
+    return false;
+  }
   Units units(storage.axes, level, given.trainable_outmost, graph, plan.overlap);
   if (!scopes.empty()) {
     add_by_scope(units, parameters, scopes);
