@@ -43,7 +43,7 @@ class ChunkedLoss : public MethodWith<ChunkedLossConfig> {
     plan.loss_chunks = given.chunks;
     plan.decisions.push_back(
         {"chunked_loss",
-         fmt::format("logits, loss and their gradients are computed in {} chunks of "
+         fmt::format("logits, loss and their gradients are computed in at most {} chunks of "
                      "rows, in the backward pass",
                      given.chunks)});
   }
