@@ -101,6 +101,11 @@ const std::vector<Refused>& wrong_arguments() {
        [](auto x, auto) {
          return torch::nll_loss(x, torch::tensor({0, 1, 2}), torch::ones({1, 4}, x.options()));
        }},
+      {"cross entropy with an unknown reduction",
+       "reduction must be 0 (none), 1 (mean) or 2 (sum), but aten::cross_entropy_loss has 7",
+       [](auto x, auto) {
+         return torch::cross_entropy_loss(x, torch::tensor({0, 1, 2}), {}, 7);
+       }},
       {"batch norm with statistics of another size", "statistics, weight and bias of [c], but got",
        [](auto x, auto) {
          const auto few = torch::zeros({3}, x.options());

@@ -177,6 +177,16 @@ at::Tensor cross_entropy(const at::Tensor& self, const at::Tensor& target,
   return reduce(losses, labels, classes, ignore, reduction);
 }
 
+void check_reduction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const auto index = op.schema().argumentIndexWithName("reduction");
+  if (!index) return;
+  const auto& given = stack[stack.size() - op.schema().arguments().size() + *index];
+  if (!given.isInt()) return;
+  if (given.toInt() >= at::Reduction::None && given.toInt() <= at::Reduction::Sum) return;
+  fail("capture", "reduction must be 0 (none), 1 (mean) or 2 (sum), but {} has {}{}",
+       op.schema().name(), given.toInt(), Session::current()->where());
+}
+
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("cross_entropy_loss", cross_entropy);
   m.impl("nll_loss", nll);
@@ -197,6 +207,7 @@ bool call_loss(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       {"aten::multi_margin_loss", 5},
       {"aten::multilabel_margin_loss", 2},
   };
+  check_reduction(op, *stack);
   const auto found = with_mean_inside.find(op.schema().name());
   if (found == with_mean_inside.end()) return false;
   const size_t first = stack->size() - op.schema().arguments().size();
