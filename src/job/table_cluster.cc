@@ -1,4 +1,5 @@
 // The keys of [cluster] and [profile].
+#include "base/rank_limit.h"
 #include "job/table.h"
 
 namespace perigee::job {
@@ -15,7 +16,7 @@ std::vector<JobKey> cluster_keys() {
        .name = "ranks",
        .field = FIELD(j.cluster.ranks),
        .least = 1,
-       .most = 1 << 20,
+       .most = kMostRanks,
        .per_host = true,
        .otherwise = "all local devices, 1 for cpu",
        .about = "Number of ranks, where neither a launcher nor `--nproc` sets it."},

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/fail.h"
+#include "base/rank_limit.h"
 
 namespace perigee::mesh {
 namespace {

@@ -11,8 +11,6 @@
 
 namespace perigee::mesh {
 
-inline constexpr int64_t kMostRanks = int64_t{1} << 20;  // of a mesh
-
 struct Axis {
   std::string name;
   int64_t size = 1;

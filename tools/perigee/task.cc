@@ -14,6 +14,7 @@
 #include "base/fail.h"
 #include "base/files/file.h"
 #include "base/log_format.h"
+#include "base/rank_limit.h"
 #include "base/terminal/phases.h"
 #include "cost/cluster.h"
 #include "host.h"
@@ -21,7 +22,6 @@
 #include "job/rank_process.h"
 #include "launch/forked_number.h"
 #include "lua/strategy.h"
-#include "mesh/mesh.h"
 #include "secret.h"
 
 namespace perigee::command {
@@ -285,9 +285,9 @@ std::pair<int64_t, int64_t> range_of_nodes(const std::string& text) {
   const auto least = number(std::string_view(text).substr(0, colon));
   const auto most = colon == std::string::npos ? least
                                                : number(std::string_view(text).substr(colon + 1));
-  if (least < 1 || most < least || most > mesh::kMostRanks) {
+  if (least < 1 || most < least || most > kMostRanks) {
     fail("command", "--nodes takes N or MIN:MAX with 1 <= MIN <= MAX <= {}, but got \"{}\"",
-         mesh::kMostRanks, text);
+         kMostRanks, text);
   }
   return {least, most};
 }
@@ -302,7 +302,7 @@ CLI::Validator positive() {
   return {check, "POSITIVE"};
 }
 
-CLI::Validator rank_count() { return CLI::Range(int64_t{1}, mesh::kMostRanks); }
+CLI::Validator rank_count() { return CLI::Range(int64_t{1}, kMostRanks); }
 
 void add_job_options(CLI::App& app, JobOptions& options) {
   // An empty name is often that of a shell variable that is not set.
