@@ -29,8 +29,8 @@ const FieldTable<UnitConfig>& unit_fields();
 // on it. Returns false, and records that as a decision, where the axes have one rank or no
 // parameter is left. Without match, classes or size a level-3 unit is a block of the model
 // ("blocks.*"), or 100,000 parameters where it has no blocks; at levels 1 and 2 a bucket of
-// gradients. Throws Error for an axis that the mesh lacks, and for a pattern or class that matches
-// nothing.
+// gradients. Throws Error for an axis that the mesh lacks, and for a
+// pattern or class that matches nothing.
 bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& request,
                const Method& method, int level);
 
