@@ -192,11 +192,6 @@ class Engine {
       const auto& run = state.program->order[state.run];
       if (run.after_writes) continue;
       const auto& list = state.steps->sections[run.section];
-      if (state.step == 0) {
-        for (const auto& [stream, seconds] : state.steps->hidden[run.section]) {
-          state.busy[stream] += seconds;
-        }
-      }
       for (; state.step < list.size(); ++state.step) {
         const auto& step = list[state.step];
         if (step.kind == SimulatedStep::Kind::compute) {
@@ -213,6 +208,9 @@ class Engine {
         } else if (!wait(state, step.event, run)) {
           return;
         }
+      }
+      for (const auto& [stream, seconds] : state.steps->hidden[run.section]) {
+        state.busy[stream] += seconds;
       }
     }
     for (size_t place = 0; place < state.done.size(); ++place) {

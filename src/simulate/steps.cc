@@ -13,8 +13,8 @@ using compile::Instruction;
 class Folding {
  public:
   Folding(const std::vector<SimulatedStep>& steps, const std::vector<SimulatedCollective>& links,
-          bool shared_cores)
-      : steps_(steps), links_(links), shared_cores_(shared_cores) {}
+          const std::set<int>& left_open, bool shared_cores)
+      : steps_(steps), links_(links), left_open_(left_open), shared_cores_(shared_cores) {}
 
   std::vector<SimulatedStep> run() {
     std::vector<SimulatedStep> out;
@@ -25,7 +25,13 @@ class Folding {
         out.push_back(folded);
         i = end;
       } else {
-        out.push_back(steps_[i++]);
+        const auto& step = steps_[i++];
+        if (step.kind == SimulatedStep::Kind::start) {
+          in_flight_[step.event] = links_[step.link].level;
+        } else if (step.kind == SimulatedStep::Kind::wait) {
+          in_flight_.erase(step.event);
+        }
+        out.push_back(step);
       }
     }
     return out;
@@ -34,15 +40,23 @@ class Folding {
   std::map<int32_t, double> hidden;
 
  private:
-  // Returns the end of the longest range from `begin` that waits for all that it starts; `begin`
-  // where there is none.
+  // Whether a transfer from before a range may hold up the range's collectives on that level. All
+  // transfers of a stream are on one level.
+  bool is_busy(int level) const {
+    return left_open_.contains(level) ||
+           std::ranges::any_of(in_flight_, [&](const auto& open) { return open.second == level; });
+  }
+
+  // Returns the end of the longest range from `begin` that waits for all that it starts, on levels
+  // that are not busy; `begin` where there is none.
   size_t closed_stretch(size_t begin) const {
     std::set<int32_t> open;
     size_t end = begin;
     for (size_t i = begin; i < steps_.size(); ++i) {
       const auto& step = steps_[i];
       if (step.kind == SimulatedStep::Kind::start) {
-        if (links_[step.link].actors.size() > 1) break;
+        const auto& link = links_[step.link];
+        if (link.actors.size() > 1 || is_busy(link.level)) break;
         open.insert(step.event);
       } else if (step.kind == SimulatedStep::Kind::wait) {
         if (open.erase(step.event) == 0) break;
@@ -86,8 +100,28 @@ class Folding {
 
   const std::vector<SimulatedStep>& steps_;
   const std::vector<SimulatedCollective>& links_;
+  const std::set<int>& left_open_;
   const bool shared_cores_;
+  std::map<int32_t, int> in_flight_;  // by event: the level of a transfer that is not folded
 };
+
+// Returns the network levels of transfers for which the section that starts them does not wait:
+// they may be in flight in every section.
+std::set<int> levels_left_open(const RankSteps& steps) {
+  std::set<int> levels;
+  for (const auto& section : steps.sections) {
+    std::map<int32_t, int> open;  // by event
+    for (const auto& step : section) {
+      if (step.kind == SimulatedStep::Kind::start) {
+        open[step.event] = steps.links[step.link].level;
+      } else if (step.kind == SimulatedStep::Kind::wait) {
+        open.erase(step.event);
+      }
+    }
+    for (const auto& [event, level] : open) levels.insert(level);
+  }
+  return levels;
+}
 
 }  // namespace
 
@@ -138,14 +172,16 @@ RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_o
       }
       list.push_back(step);
     }
-    steps.hidden.emplace_back();
-    if (fold) {
-      Folding folding(list, steps.links, costs.cluster().shared_cores);
-      auto folded = folding.run();
-      steps.hidden.back() = std::move(folding.hidden);
-      list = std::move(folded);
-    }
     steps.sections.push_back(std::move(list));
+  }
+  steps.hidden.resize(steps.sections.size());
+  if (!fold) return steps;
+  const auto left_open = levels_left_open(steps);
+  for (size_t s = 0; s < steps.sections.size(); ++s) {
+    Folding folding(steps.sections[s], steps.links, left_open, costs.cluster().shared_cores);
+    auto folded = folding.run();
+    steps.hidden[s] = std::move(folding.hidden);
+    steps.sections[s] = std::move(folded);
   }
   return steps;
 }

@@ -62,14 +62,12 @@ struct ProgramBuilder {
   void wait(int32_t event) { add({.kind = Instruction::Kind::wait, .event = event}); }
 };
 
-simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh& mesh,
-                         std::vector<int32_t> program, bool intervals = false,
-                         bool shared_cores = false) {
+simulate::Simulation run_on(const cost::Cluster& description, const std::vector<Program>& programs,
+                            const mesh::Mesh& mesh, std::vector<int32_t> program,
+                            bool intervals = false) {
   compile::Programs all{.programs = programs, .ranks = {}, .program = std::move(program)};
   for (int64_t r = 0; r < mesh.size(); ++r) all.ranks.push_back(r);
   TimesByName given;
-  auto description = cluster(mesh.size());
-  description.shared_cores = shared_cores;
   simulate::OpCosts costs(description, given);
   auto plain = simulate::simulate(all, mesh, costs, {});
   const auto full = simulate::simulate(all, mesh, costs, {.intervals = true});
@@ -82,6 +80,14 @@ simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh&
     }
   }
   return intervals ? full : plain;
+}
+
+simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh& mesh,
+                         std::vector<int32_t> program, bool intervals = false,
+                         bool shared_cores = false) {
+  auto description = cluster(mesh.size());
+  description.shared_cores = shared_cores;
+  return run_on(description, programs, mesh, std::move(program), intervals);
 }
 
 }  // namespace
@@ -179,6 +185,44 @@ TEST_CASE("collectives of one stream run in sequence, those of two streams share
   CHECK(result.step_seconds == Approx(6));
   CHECK(result.ranks[0].streams[1] == Approx(6));
   CHECK(result.ranks[0].streams[2] == Approx(4));
+}
+
+TEST_CASE("a collective beside an earlier transfer shares the link with it, or starts after it") {
+  // Returns the seconds of a step in which a transfer of 10 seconds on stream 1 is under way when
+  // one of 2 seconds starts; the former is waited for in the same section or in a later one.
+  const auto seconds = [](int32_t stream, bool waits_later) {
+    ProgramBuilder m({"data", "tensor"});
+    const auto first = m.start(1, 10);
+    m.add(op("1"));
+    m.wait(m.start(stream, 2));
+    if (waits_later) {
+      m.program.sections.push_back({.role = {.kind = compile::SectionKind::step}});
+      m.program.order = {{0, 0, 0}, {1, 0, 0}};
+    }
+    m.wait(first);
+    return run({m.program}, {{{"data", 2}, {"tensor", 2}}}, {0, 0, 0, 0}).step_seconds;
+  };
+  for (const bool waits_later : {false, true}) {
+    // Both run at half speed from 1 s to 5 s; 7 s of the first remain.
+    CHECK(seconds(2, waits_later) == Approx(12));
+    CHECK(seconds(1, waits_later) == Approx(10 + 2));
+  }
+}
+
+TEST_CASE("the collectives of a section that begins with a wait count once") {
+  // "data" is within nodes, "tensor" between them.
+  ProgramBuilder m({"data", "tensor"});
+  const auto between = m.start(2, 10);
+  m.program.sections.push_back({.role = {.kind = compile::SectionKind::step}});
+  m.program.order = {{0, 0, 0}, {1, 0, 0}};
+  m.wait(between);
+  m.wait(m.start(1, 2));
+  auto nodes = cluster(4);
+  nodes.links = {{"node", 2, 0, 1, ""}, {"net", 4, 0, 1, ""}};
+  const auto result = run_on(nodes, {m.program}, {{{"data", 2}, {"tensor", 2}}}, {0, 0, 0, 0});
+  CHECK(result.step_seconds == Approx(12));
+  CHECK(result.ranks[0].streams[1] == Approx(2));
+  CHECK(result.ranks[0].streams[2] == Approx(10));
 }
 
 TEST_CASE("stages wait for each other's messages, which gives the bubble") {
