@@ -7,7 +7,8 @@
 // collectives of a rank on one network level share its bandwidth evenly; where they share the cores
 // of ops (Cluster::shared_cores), ops that run beside a collective end later by its time, from where
 // the rank waits for it. Instructions that run once a step (optimizer, reduction of gradients) are in
-// the programs once and count once.
+// the programs once and count once. Those of every k-th step (averages of copies) have 1/k of their
+// time: the predicted step is the mean of k steps.
 #pragma once
 
 #include <cstdint>

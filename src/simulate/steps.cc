@@ -105,6 +105,13 @@ class Folding {
   std::map<int32_t, int> in_flight_;  // by event: the level of a transfer that is not folded
 };
 
+// Returns, by section, the share of steps in which it runs.
+std::vector<double> shares_of_steps(const compile::Program& program) {
+  std::vector<double> shares(program.sections.size(), 1);
+  for (const auto& run : program.order) shares[run.section] = 1 / static_cast<double>(run.every);
+  return shares;
+}
+
 // Returns the network levels of transfers for which the section that starts them does not wait:
 // they may be in flight in every section.
 std::set<int> levels_left_open(const RankSteps& steps) {
@@ -133,13 +140,15 @@ int32_t Meetings::number(const compile::Stream& stream, const std::vector<int32_
 RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_of,
                    const mesh::Mesh& mesh, OpCosts& costs, Meetings& meetings, bool fold) {
   const auto& program = *actor.program;
+  const auto shares = shares_of_steps(program);
   RankSteps steps;
-  const auto count = [&](cost::Time time) {
-    steps.seconds += time.seconds;
-    if (time.measured) steps.measured += time.seconds;
-    return time.seconds;
-  };
   for (const auto& section : program.sections) {
+    const auto count = [&, share = shares[steps.sections.size()]](cost::Time time) {
+      const double seconds = share * time.seconds;
+      steps.seconds += seconds;
+      if (time.measured) steps.measured += seconds;
+      return seconds;
+    };
     std::vector<SimulatedStep> list;
     for (const auto& instruction : section.instructions) {
       SimulatedStep step{.source = &instruction};

@@ -62,10 +62,10 @@ inline double held_up(double now, double begin, double end, double seconds) {
   return end > begin ? seconds * std::clamp((now - begin) / (end - begin), 0.0, 1.0) : 0;
 }
 
-// Returns the actor's sections. `actor_of` is by rank.
-// With `fold`, consecutive ops become one step, and so do ranges whose collectives have no other
-// actor, end within the range and have no contention, also with transfers from before the range:
-// the same times in fewer steps.
+// Returns the actor's sections; one of every k-th step has 1/k of its seconds. `actor_of` is by
+// rank. With `fold`, consecutive ops become one step, and so do ranges whose collectives have no
+// other actor, end within the range and have no contention, also with transfers from before the
+// range: the same times in fewer steps.
 RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_of,
                    const mesh::Mesh& mesh, OpCosts& costs, Meetings& meetings, bool fold);
 

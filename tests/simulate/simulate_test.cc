@@ -105,6 +105,20 @@ TEST_CASE("ops run one after the other, once for each run of their section") {
   CHECK(result.measured_share == Approx(1));
 }
 
+TEST_CASE("an average of every k-th step has 1/k of its time") {
+  ProgramBuilder m({"data"});
+  m.add(op("0.1"));
+  m.program.sections.push_back({.role = {.kind = compile::SectionKind::average, .period = 100}});
+  m.wait(m.start(1, 1));
+  m.add(op("2"));
+  m.program.order = {{0, 0, 0}, {.section = 1, .every = 100}};
+  const auto result = run({m.program}, {{{"data", 2}}}, {0, 0});
+  CHECK(result.step_seconds == Approx(0.1 + 0.01 + 0.02));
+  CHECK(result.ranks[0].compute == Approx(0.1 + 0.02));
+  CHECK(result.ranks[0].streams[1] == Approx(0.01));
+  CHECK(result.measured_share == Approx(0.12 / 0.13));
+}
+
 TEST_CASE("ops before a collective's wait hide it") {
   // All-reduce of 4 bytes over 2 ranks: 2 * 4 / 2 = 4 seconds.
   ProgramBuilder m({"data"});
