@@ -30,7 +30,9 @@ class Rewriter {
         results_.push_back(output);
       } else {
         gradients_.push_back(output);
-        find_terms(pattern_, readers, output.value, true, terms_.emplace_back());
+        auto& terms = terms_.emplace_back();
+        find_terms(pattern_, readers, output.value, true, terms);
+        std::ranges::stable_partition(terms, [&](ValueId v) { return !is_made(v); });
       }
     }
     for (const auto& input : pattern_.inputs) depends_.insert(input.value.index);
@@ -101,6 +103,9 @@ class Rewriter {
     return within_.empty() || std::any_of(within_.begin(), within_.end(), holds);
   }
 
+  // Whether a node of the pattern computes the value.
+  bool is_made(ValueId v) const { return pattern_.values[v.index].producer >= 0; }
+
   // Whether a node of the pattern depends on an input.
   bool depends(const Node& node) const {
     return std::any_of(node.outputs.begin(), node.outputs.end(),
@@ -115,16 +120,21 @@ class Rewriter {
     std::set<int32_t> boundary;  // results and terms: ops outside the pattern read them
     for (const auto& result : results_) boundary.insert(b.values[result.value.index].index);
     std::map<int32_t, ValueId> replaced_by;  // value of the graph: its replacement
-    std::set<int32_t> removed;               // values that nothing replaces
+    std::set<int32_t> removed;               // terms that nothing adds any more
+    std::set<NodeId> sums;                   // of terms: nothing reads them any more
     // Index in gradients_, and the term that it replaces.
     std::vector<std::pair<size_t, ValueId>> gradient_terms;
     for (const auto g : wanted) {
       std::vector<ValueId> terms;
       for (const auto t : terms_[g]) {
+        if (!b.values[t.index].defined() || !is_made(terms_[g].back())) {
+          return "the gradient of \"" + gradients_[g].name +
+                 "\" adds an input that is no operand of the ops that make its other parts";
+        }
         terms.push_back(b.values[t.index]);
         boundary.insert(terms.back().index);
       }
-      if (!merge_terms(readers, inside, terms, replaced_by, removed)) {
+      if (!merge_terms(readers, inside, terms, replaced_by, removed, sums)) {
         return "the parts of the gradient of \"" + gradients_[g].name +
                "\" are not added in one sum of their own";
       }
@@ -147,7 +157,8 @@ class Rewriter {
                  : "a result");
       }
     }
-    return build(b, wanted, gradient_terms, replaced_by, removed, at, inside);
+    inside.merge(sums);
+    return build(b, wanted, gradient_terms, replaced_by, at, inside);
   }
 
   bool depends_on_input(const Binding& b, ValueId v) const {
@@ -158,10 +169,10 @@ class Rewriter {
   }
 
   // Finds the sum of all these terms, which must be the only reader of each, and removes all but
-  // the last of them from the sum. Returns false if there is none.
+  // the last of them from it: `sums` are the nodes that added them. Returns false if there is none.
   bool merge_terms(const Readers& readers, const std::set<NodeId>& inside,
                    const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& replaced_by,
-                   std::set<int32_t>& removed) const {
+                   std::set<int32_t>& removed, std::set<NodeId>& sums) const {
     if (terms.size() == 1) return true;
     const auto sum_of = [&](ValueId v) {  // -1 where another op reads it, too
       auto by = readers.by_value[v.index];
@@ -192,7 +203,7 @@ class Rewriter {
       const auto v = open.back();
       open.pop_back();
       removed.insert(v.index);
-      const auto& sum = graph_.nodes[sum_of(v)];
+      const auto& sum = graph_.nodes[*sums.insert(sum_of(v)).first];
       const auto made = sum.outputs[0];
       const auto other = term_of(sum, 0) == v ? term_of(sum, 1) : term_of(sum, 0);
       if (removed.contains(other.index)) {
@@ -258,8 +269,8 @@ class Rewriter {
 
   std::string build(const Binding& b, const std::vector<size_t>& wanted,
                     const std::vector<std::pair<size_t, ValueId>>& gradient_terms,
-                    std::map<int32_t, ValueId> replaced_by, const std::set<int32_t>& removed,
-                    NodeId at, const std::set<NodeId>& inside) {
+                    std::map<int32_t, ValueId> replaced_by, NodeId at,
+                    const std::set<NodeId>& inside) {
     const auto& made = rule_.replacement;
     std::vector<ValueId> values(made.values.size());
     for (const auto& input : made.inputs) {
@@ -342,7 +353,7 @@ class Rewriter {
         !why.empty())
       return why;
     splice(std::move(forward_nodes), std::move(backward_nodes), std::move(new_values), forward_of,
-           first, backward_position, replaced_by, removed, inside);
+           first, backward_position, replaced_by, inside);
     return "";
   }
 
@@ -386,7 +397,7 @@ class Rewriter {
   void splice(std::vector<Node> forward_nodes, std::vector<Node> backward_nodes,
               std::vector<Value> new_values, const std::map<NodeId, NodeId>& forward_of,
               NodeId first, NodeId backward_position, const std::map<int32_t, ValueId>& replaced_by,
-              const std::set<int32_t>& removed, const std::set<NodeId>& inside) {
+              const std::set<NodeId>& inside) {
     graph_.values.insert(graph_.values.end(), new_values.begin(), new_values.end());
     const auto resolve = [&](ValueId& v) {
       for (auto found = replaced_by.find(v.index); found != replaced_by.end();
@@ -400,14 +411,6 @@ class Rewriter {
     for (auto& output : graph_.outputs) {
       if (output.value.defined()) resolve(output.value);
     }
-    const auto is_removed = [&](const Node& node) {
-      bool found = false;
-      for (const auto v : node.outputs) {
-        found = found ||
-                (v.defined() && (replaced_by.contains(v.index) || removed.contains(v.index)));
-      }
-      return found && is_sum(node);
-    };
     // Ops of the pattern that read no input (masks) stay where other ops read them.
     const auto made = outputs_of(forward_nodes);
     std::vector<bool> read(graph_.values.size()), stays(graph_.nodes.size());
@@ -419,12 +422,10 @@ class Rewriter {
     for (const auto& node : backward_nodes) node.each_operand(mark);
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
-      stays[n] = inside.contains(static_cast<NodeId>(n))
-                     ? std::any_of(node.outputs.begin(), node.outputs.end(),
-                                   [&](ValueId v) {
-                                     return v.defined() && read[v.index] && !made.contains(v.index);
-                                   })
-                     : !is_removed(node);
+      stays[n] = !inside.contains(static_cast<NodeId>(n)) ||
+                 std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+                   return v.defined() && read[v.index] && !made.contains(v.index);
+                 });
       if (stays[n]) node.each_operand(mark);
     }
     std::vector<NodeId> place(graph_.nodes.size(), -1);

@@ -45,8 +45,9 @@ struct Rewritten {
 
 // Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers, the
 // pattern's results, too: its other values lose their producers, new values are appended. An occurrence is not
-// replaced if another op or an output of the graph reads an inner value, or if its backward ops
-// differ from the pattern's. Inner ops that read no input (masks) may be shared, and stay while
+// replaced if another op or an output of the graph reads an inner value, if its backward ops differ
+// from the pattern's, or if a gradient adds an incoming gradient that is no operand of the ops that
+// make its other parts. Inner ops that read no input (masks) may be shared, and stay while
 // others read them. `within`: only occurrences whose forward ops that depend on the pattern's inputs
 // are all in one of these scopes, or below it, are replaced; empty: all.
 Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done,
