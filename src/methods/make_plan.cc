@@ -171,9 +171,8 @@ plan::Plan apply_all(const StrategySpec& strategy, const PlanRequest& request) {
   return apply_methods(strategy, uses, uses.size(), request);
 }
 
-}  // namespace
-
-void fit_batch(plan::Plan& plan, const PlanRequest& request) {
+// Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
+void fit_microbatches(plan::Plan& plan, const PlanRequest& request) {
   const auto data = data_ranks(plan);
   if (request.micro_batch > 0) {
     if (request.global_batch % (request.micro_batch * data) != 0 && !request.round) {
@@ -196,6 +195,12 @@ void fit_batch(plan::Plan& plan, const PlanRequest& request) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
          global, plan.microbatches, data);
   }
+}
+
+}  // namespace
+
+void fit_batch(plan::Plan& plan, const PlanRequest& request) {
+  fit_microbatches(plan, request);
   if (plan.pipeline.cuts() || plan.overlap.experts) check_interleaving(plan, schedule_of(plan));
 }
 
@@ -207,11 +212,11 @@ plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request) {
     if (micro > 0 && microbatches_of(plan, request.global_batch, micro) != plan.microbatches) {
       fail("plan",
            "the plan's steps have {} microbatch{}, but batch.micro = {} makes {}: remove it, or "
-           "make "
-           "a new plan",
+           "make a new plan",
            plan.microbatches, plan.microbatches == 1 ? "" : "es", micro,
            microbatches_of(plan, request.global_batch, micro));
     }
+    fit_microbatches(plan, request);
     return plan;
   }
   plan::Plan plan;

@@ -145,8 +145,8 @@ StrategySpec from_json(const Json& value, std::string_view name,
 
 // Returns the plan: mesh, then every method in order, then the microbatches. The plan's hash is
 // that of the request's graph, with the plan's adapters (graph::adapt; the request's graph may have
-// them). Throws Error where batch, mesh and world do not fit together; an
-// error of a method, or one that it causes, has the method's place.
+// them). Throws Error where batch, mesh and world do not fit together, also where the strategy is a
+// plan; an error of a method, or one that it causes, has the method's place.
 plan::Plan make_plan(const StrategySpec& strategy, const PlanRequest& request);
 
 // Returns the axes over which nothing is sharded, so that their ranks repeat the same work.
@@ -154,7 +154,8 @@ std::vector<mesh::Axis> idle_axes(const plan::Plan& plan);
 // "no method shards over axis tensor: its 2 ranks repeat the same work"
 std::string idle_sentence(const mesh::Axis& axis);
 
-// Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
+// Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them, or
+// where the plan's schedule does not fit them.
 void fit_batch(plan::Plan& plan, const PlanRequest& request);
 
 // Returns how many microbatches of `micro` samples on each data rank a step of `global` samples has.

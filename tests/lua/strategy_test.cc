@@ -124,6 +124,26 @@ TEST_CASE("the strategy or the job sets microbatches, not both") {
                     Catch::Contains("batch.global must divide"));
 }
 
+TEST_CASE("a step's samples divide over the microbatches and data ranks of a given plan") {
+  const auto graph = small_graph();
+  methods::StrategySpec strategy;
+  auto& plan = strategy.plan.emplace();
+  plan.mesh.axes = {{"data", 2}};
+  plan.microbatches = 2;
+  const auto made = [&](methods::PlanRequest request) {
+    request.graph = &graph;
+    return methods::make_plan(strategy, request);
+  };
+  CHECK(made({.global_batch = 8}) == plan);
+  CHECK(made({.global_batch = 9, .round = true}) == plan);
+  CHECK_THROWS_WITH(made({.global_batch = 9}),
+                    "[plan] batch.global must divide over microbatches x data ranks, but got 9 for "
+                    "2 x 2");
+  CHECK_THROWS_WITH(made({.global_batch = 10, .micro_batch = 2}),
+                    "[plan] batch.global must be a multiple of batch.micro x data ranks, but got "
+                    "10 for 2 x 2");
+}
+
 TEST_CASE("mistakes in a strategy are errors at the user's line") {
   Folder folder;
   const auto with = [&](std::string_view text) {
