@@ -171,6 +171,13 @@ plan::Plan apply_all(const StrategySpec& strategy, const PlanRequest& request) {
   return apply_methods(strategy, uses, uses.size(), request);
 }
 
+// Returns the microbatches where neither the strategy nor the job asks for a number: as many as the
+// pipeline has stages if the batch divides, else 1.
+int64_t default_microbatches(const plan::Plan& plan, int64_t global) {
+  const auto stages = plan.mesh.size_of(plan.pipeline.axis);
+  return global % (stages * data_ranks(plan)) == 0 ? stages : 1;
+}
+
 // Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
 void fit_microbatches(plan::Plan& plan, const PlanRequest& request) {
   const auto data = data_ranks(plan);
@@ -189,7 +196,9 @@ void fit_microbatches(plan::Plan& plan, const PlanRequest& request) {
     }
     plan.microbatches = fitting;
   }
-  if (plan.microbatches == 0) plan.microbatches = 1;
+  if (plan.microbatches == 0) {
+    plan.microbatches = default_microbatches(plan, request.global_batch);
+  }
   const auto global = step_samples(plan, request);
   if (global % (plan.microbatches * data) != 0) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",

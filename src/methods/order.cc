@@ -15,9 +15,9 @@ constexpr std::string_view kOrder[] = {
     "lora",                   // the others see its adapters in the graph
     "expert_parallel",        // the batch may be sharded over its axis
     "gradient_accumulation",  //
-    "pipeline_parallel",      // it sets the number of microbatches where no other method does
+    "pipeline_parallel",      // the others see the stages
     "mixed_parallel",         // it contains pipeline_parallel
-    "ds_3d_parallel",         // it contains it too, and sets the number of microbatches
+    "ds_3d_parallel",         // it contains it too, and has a number of microbatches of its own
     "grad_comm",              // the size of a bucket is also that of a unit
     "amp_native",             // it and half set the dtype that module_replace looks at
     "half",                   //

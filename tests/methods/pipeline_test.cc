@@ -107,20 +107,28 @@ TEST_CASE("planned stages have the ops of their parts and their microbatches in 
 TEST_CASE(
     "where no number is given, there are as many microbatches as stages if ranks share them") {
   const auto g = model({64, 64, 64, 64, 64});
-  const auto microbatches = [&](int64_t batch, int64_t data) {
+  const auto microbatches = [&](int64_t batch, const std::string& mesh,
+                                const std::string& more = "") {
     const auto strategy = from_json(
-        Json::parse(fmt::format(R"([["parallel_mode", [["data", {}], ["pipe", 2]]],
-                                    ["pipeline_parallel", {{}}]])",
-                                data)),
+        Json::parse(R"([["parallel_mode", )" + mesh + R"(], ["pipeline_parallel", {}])" + more +
+                    "]"),
         "test");
-    const PlanRequest request{
-        .graph = &g, .global_batch = batch, .world = 2 * data, .world_given = true};
-    return make_plan(strategy, request).microbatches;
+    return make_plan(strategy, {.graph = &g, .global_batch = batch}).microbatches;
   };
-  CHECK(microbatches(8, 2) == 2);
-  CHECK(microbatches(6, 1) == 2);
-  CHECK(microbatches(6, 2) == 1);
-  CHECK(microbatches(9, 3) == 1);
+  const auto on_data = [](int64_t data) {
+    return fmt::format(R"([["data", {}], ["pipe", 2]])", data);
+  };
+  CHECK(microbatches(8, on_data(2)) == 2);
+  CHECK(microbatches(6, on_data(1)) == 2);
+  CHECK(microbatches(6, on_data(2)) == 1);
+  CHECK(microbatches(9, on_data(3)) == 1);
+  // Later methods split the batch, too.
+  const auto hybrid = R"(, ["fsdp", {"sharding_strategy": "HYBRID_SHARD"}])";
+  CHECK(microbatches(8, R"([["pipe", 4], ["zero", 4], ["data", 1]])", hybrid) == 1);
+  CHECK(microbatches(16, R"([["pipe", 4], ["zero", 4], ["data", 1]])", hybrid) == 4);
+  // The ranks of each submesh share the samples, not those of the largest sizes.
+  CHECK(microbatches(6, R"({"submeshes": [[["data", 2]], [["data", 3]]]})") == 1);
+  CHECK(microbatches(12, R"({"submeshes": [[["data", 2]], [["data", 3]]]})") == 2);
 }
 
 TEST_CASE("parallel_mode forbids only collectives that a plan can avoid") {

@@ -190,8 +190,6 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
       fail("pipeline_parallel", "part_layers requires layers, but they are not given");
     }
     if (config.has("holds")) check_holds(graph, pipeline, config);
-    if (plan.microbatches == 0 && request.micro_batch == 0)
-      default_microbatches(plan, request, stages);
     plan.decisions.push_back(
         {"pipeline_parallel",
          fmt::format("the layers are cut into {} parts for {} stages, at {}; microbatches run "
@@ -269,12 +267,6 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
     if (!given.blocks.empty()) return given.blocks.list;
     if (auto row = longest_row(graph); !row.empty()) return {row};
     return innermost_modules(graph);
-  }
-
-  // Sets as many microbatches as stages where no number is given and the batch divides.
-  static void default_microbatches(plan::Plan& plan, const PlanRequest& request, int64_t stages) {
-    const auto data = plan::batch_ranks(plan);
-    if (request.global_batch % (stages * data) == 0) plan.microbatches = stages;
   }
 };
 
