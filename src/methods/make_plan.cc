@@ -45,6 +45,10 @@ int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
 
 }  // namespace
 
+const mesh::Mesh& mesh_of_ranks(const plan::Plan& plan, const PlanRequest& request) {
+  return request.submeshes ? *request.submeshes : plan.mesh;
+}
+
 std::vector<mesh::Axis> idle_axes(const plan::Plan& plan) {
   std::vector<mesh::Axis> idle;
   const auto batch_axes = plan.batch_axes;
@@ -89,10 +93,10 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
     parallel_mode()->apply(plan, {}, request);
   }
   graph::Graph adapted;
-  std::optional<mesh::Mesh> ragged;
+  auto& submeshes = request.submeshes;
   for (size_t i = 0; i < count; ++i) {
     const auto& [method, config] = uses[i];
-    if (ragged && sees_submeshes(*method)) plan.mesh = *ragged;
+    if (submeshes && sees_submeshes(*method)) plan.mesh = *submeshes;
     at_place(config, [&] { method->apply(plan, config, request); });
     if (plan.adapters && !graph::has_adapters(*request.graph, *plan.adapters)) {
       adapted = graph::adapt(*request.graph, *plan.adapters);
@@ -100,11 +104,11 @@ plan::Plan apply_methods(const StrategySpec& strategy, const std::vector<MethodU
     }
     if (!plan.mesh.is_ragged()) continue;
     // Most methods see all submeshes as if they had the largest sizes.
-    ragged = plan.mesh;
+    submeshes = plan.mesh;
     plan.mesh.stages.clear();
     plan.mesh.order.clear();
   }
-  if (ragged) plan.mesh = std::move(*ragged);
+  if (submeshes) plan.mesh = *submeshes;
   for (const auto& axis : idle_axes(plan)) {
     plan.decisions.push_back({"parallel_mode", idle_sentence(axis)});
   }

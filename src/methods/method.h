@@ -69,7 +69,14 @@ struct PlanRequest {
   // Names of the strategy's methods and of those that they use, which a method that uses another
   // one extends; nullptr: unknown.
   std::vector<std::string>* applied = nullptr;
+  // make_plan sets it for methods that see submeshes of unequal sizes as the rectangle of their
+  // largest sizes: the mesh with the submeshes.
+  std::optional<mesh::Mesh> submeshes = {};
 };
+
+// Returns the mesh whose size and groups are those of the run's ranks: the request's submeshes, or
+// the plan's mesh where it has none.
+const mesh::Mesh& mesh_of_ranks(const plan::Plan& plan, const PlanRequest& request);
 
 // Predicted cost of a plan, by its compiled programs and the simulator. The cost of a method is a
 // difference of two.

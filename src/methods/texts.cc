@@ -40,7 +40,8 @@ mesh::AxisSet FieldTraits<mesh::AxisSet>::read(const Json& value, const ConfigFi
 int64_t memory_of(const Json& value, const plan::Plan& plan, const PlanRequest& request,
                   std::string_view method) {
   if (value == "device") {
-    return request.device_bytes ? static_cast<int64_t>(request.device_bytes(plan.mesh.size())) : 0;
+    if (!request.device_bytes) return 0;
+    return static_cast<int64_t>(request.device_bytes(mesh_of_ranks(plan, request).size()));
   }
   if (value.is_number_integer() && value.get<int64_t>() > 0) return value.get<int64_t>();
   if (value.is_string()) {

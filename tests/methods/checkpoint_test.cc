@@ -103,17 +103,19 @@ TEST_CASE("checkpoint's auto recomputes all sequences of modules of one type, ex
 
 TEST_CASE("checkpoint's memory is a number of bytes or the device's memory") {
   const auto g = model();
-  const auto budget = [&](const std::string& memory, std::function<double(int64_t)> bytes) {
+  const auto budget = [&](const std::string& memory, std::function<double(int64_t)> bytes,
+                          const std::string& mesh = R"([["data", 2]])") {
     const auto strategy = from_json(
-        Json::parse(
-            R"([["parallel_mode", [["data", 2]]], ["checkpoint", {"1": "auto", "memory": )" +
-            memory + "}]]"),
+        Json::parse(R"([["parallel_mode", )" + mesh +
+                    R"(], ["checkpoint", {"1": "auto", "memory": )" + memory + "}]]"),
         "test");
     return make_plan(strategy, {.graph = &g, .global_batch = 8, .device_bytes = std::move(bytes)})
         .recompute.budget_bytes;
   };
   const auto share = [](int64_t ranks) { return 1000.0 / static_cast<double>(ranks); };
   CHECK(budget("\"device\"", share) == 500);
+  // Of the ranks of all submeshes: the rectangle of their largest sizes has 8.
+  CHECK(budget("\"device\"", share, R"({"submeshes": [[["data", 4]], [["tensor", 1]]]})") == 200);
   CHECK(budget("\"device\"", nullptr) == 0);  // unknown: all scopes are recomputed
   CHECK(budget("\"2KB\"", share) == 2000);
   CHECK_THROWS_WITH(budget("\"much\"", share), Contains("or \"device\", but got \"much\""));

@@ -202,6 +202,20 @@ TEST_CASE("ranks of one host hold one copy of the weights where each group of th
              Contains("fsdp has no field \"one_copy\""));
 }
 
+TEST_CASE("ranks of unequal submeshes hold one copy where their stage's group is on one host") {
+  const auto g = units_model();
+  const auto strategy = from_json(
+      Json::parse(R"([["parallel_mode", {"submeshes": [[["data", 2]], [["data", 4]]]}], "zero1"])"),
+      "test");
+  const auto one_copy = [&](int64_t sharing_ranks) {
+    return make_plan(strategy, {.graph = &g, .global_batch = 8, .sharing_ranks = sharing_ranks})
+        .units.at(0)
+        .one_copy;
+  };
+  CHECK(one_copy(6));
+  CHECK(!one_copy(4));  // ranks 2, 3, 4 and 5 are the group of the second stage
+}
+
 TEST_CASE("invalid units are refused with the known names") {
   CHECK(units_refused(R"(["zero1", "fsdp"])") ==
         "[strategy] zero1 and fsdp exclude each other, but the strategy has both: fsdp stores in "

@@ -12,8 +12,9 @@ namespace perigee::methods {
 namespace {
 
 // Returns whether the ranks of each group over the axes can map each other's memory.
-bool share_memory(const mesh::Mesh& mesh, const mesh::AxisSet& axes, const PlanRequest& request) {
+bool share_memory(const plan::Plan& plan, const mesh::AxisSet& axes, const PlanRequest& request) {
   if (request.sharing_ranks < 2) return false;
+  const auto& mesh = mesh_of_ranks(plan, request);
   for (const auto rank : mesh::ranks(mesh)) {
     for (const auto other : mesh::group_of(mesh, axes, rank)) {
       if (other / request.sharing_ranks != rank / request.sharing_ranks) return false;
@@ -65,7 +66,7 @@ class Zero : public MethodWith<UnitConfig> {
     }
     for (auto& unit : plan.units) {
       const bool wanted = given.one_copy ? *given.one_copy
-                                         : share_memory(plan.mesh, unit.axes, request);
+                                         : share_memory(plan, unit.axes, request);
       unit.one_copy = wanted && refusal.empty();
     }
     const bool one_copy = !plan.units.empty() && plan.units[0].one_copy;
