@@ -131,6 +131,23 @@ TEST_CASE(
   CHECK(microbatches(12, R"({"submeshes": [[["data", 2]], [["data", 3]]]})") == 2);
 }
 
+TEST_CASE("ds_3d_parallel refuses another number of microbatches than gradient_accumulation's") {
+  const auto g = model({64, 64, 64});
+  const auto refused = [&](const std::string& ds_config) {
+    const auto strategy = from_json(
+        Json::parse(R"([["parallel_mode", [["tensor", 1], ["pipe", 2], ["data", 1]]],
+                        ["gradient_accumulation", {"microbatches": 2}],
+                        ["ds_3d_parallel", {"ds_config": )" +
+                    ds_config + "}]]"),
+        "test");
+    CHECK_THROWS_WITH(make_plan(strategy, {.graph = &g, .global_batch = 8}),
+                      "[ds_3d_parallel] gradient_accumulation asks for 2 microbatches, but "
+                      "ds_config makes 4: remove one of them");
+  };
+  refused(R"({"gradient_accumulation_steps": 4})");
+  refused(R"({"train_micro_batch_size_per_gpu": 2})");
+}
+
 TEST_CASE("parallel_mode forbids only collectives that a plan can avoid") {
   const auto g = model({4, 4, 4});
   const auto with = [&](const std::string& forbid) {

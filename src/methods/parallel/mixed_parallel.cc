@@ -122,27 +122,38 @@ class DeepSpeed {
   }
 
   void batch() {
-    const auto data = plan::batch_ranks(plan_);
     if (config_.contains("train_batch_size") &&
         count("train_batch_size") != request_.global_batch) {
       fail("ds_3d_parallel",
            "ds_config.train_batch_size must be the job's batch.global {}, but is {}",
            request_.global_batch, count("train_batch_size"));
     }
-    if (config_.contains("gradient_accumulation_steps")) {
-      plan_.microbatches = count("gradient_accumulation_steps");
+    const auto wanted = microbatches();
+    if (wanted == 0) return;
+    if (plan_.microbatches != 0 && plan_.microbatches != wanted) {
+      fail("ds_3d_parallel",
+           "gradient_accumulation asks for {} microbatches, but ds_config makes {}: remove one of "
+           "them",
+           plan_.microbatches, wanted);
     }
-    if (!config_.contains("train_micro_batch_size_per_gpu")) return;
+    plan_.microbatches = wanted;
+  }
+
+  // Returns the microbatches of a step; 0: the config does not say.
+  int64_t microbatches() const {
+    const bool given = config_.contains("gradient_accumulation_steps");
+    const auto steps = given ? count("gradient_accumulation_steps") : 0;
+    if (!config_.contains("train_micro_batch_size_per_gpu")) return steps;
+    const auto data = plan::batch_ranks(plan_);
     const auto rows = count("train_micro_batch_size_per_gpu") * data;
-    const bool other = config_.contains("gradient_accumulation_steps") &&
-                       rows * plan_.microbatches != request_.global_batch;
-    if (request_.global_batch % rows != 0 || other) {
+    const auto global = request_.global_batch;
+    if (global % rows != 0 || (given && rows * steps != global)) {
       fail("ds_3d_parallel",
            "train_micro_batch_size_per_gpu x data ranks x gradient_accumulation_steps must be the "
            "batch of {}, but {} x {} does not divide it so",
-           request_.global_batch, rows / data, data);
+           global, rows / data, data);
     }
-    plan_.microbatches = request_.global_batch / rows;
+    return global / rows;
   }
 
   bool enabled(const char* key) const {
