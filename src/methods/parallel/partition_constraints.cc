@@ -264,8 +264,13 @@ class Constrained {
   }
 
   void place(ValueId v, const std::optional<Placement>& wanted) {
+    const auto& name = names_[v.index];
+    const auto* input = graph_.values[v.index].producer < 0 ? graph_.find_input(name) : nullptr;
+    // Parameters and buffers are placed on every axis.
+    const bool is_stored = input && input->kind != graph::Input::Kind::data;
+    const auto otherwise = is_stored ? Placement::replicate() : Placement::open();
     const auto [found, added] = plan_.placements.try_emplace(
-        names_[v.index], Placements(plan_.mesh.axes.size(), Placement::open()));
+        name, Placements(plan_.mesh.axes.size(), otherwise));
     found->second[axis_] = wanted.value_or(Placement::replicate());
   }
 

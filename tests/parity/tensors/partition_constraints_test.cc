@@ -80,6 +80,26 @@ TEST_CASE("ops run as their constraints allow, and train as one device does") {
   }
 }
 
+TEST_CASE("the parameter that a constrained op reads is placed on every axis") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kConstraintsRows);
+  const auto with = [&](const std::string& more) {
+    const std::string axes = R"(["tensor", 2], ["data", 2])";
+    const auto methods = R"(["tensor_parallel", {"sequence": true}])" + more;
+    return plan_of(given, strategy_on(axes, methods, 1), kConstraintsRows);
+  };
+  const std::string scope = "blocks.1.norm1", op = "perigee::rms_norm";
+  CHECK(input_placements(given, with(""), scope, op) != "R R ");
+  const auto plan = with(R"(, ["partition_constraints", [)" + constraint(op, "norm1", "", true) +
+                         "]]");
+  CHECK_NOTHROW(plan::verify(plan, given.graph));
+  CHECK(input_placements(given, plan, scope, op) == "R R ");
+  CHECK(mesh::to_string(plan.placements.at("blocks.1.norm1.weight")) == "R,R");
+  const auto one = train(given, plan_of(given, strategy_on(R"(["data", 1])", "", 1),
+                                        kConstraintsRows))[0];
+  CHECK(compare(one, train(given, plan)) == "");
+}
+
 TEST_CASE("replicated ops combine with split backward passes, rounded or not") {
   const std::string deep =
       "kind = 'llama'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
