@@ -150,6 +150,13 @@ struct FieldTraits<std::optional<T>> {
   }
 };
 
+// A struct whose fields are a table in a config: those left out keep their values of `now`.
+template <class T>
+concept NestedFields = requires(const Json& value, const ConfigField& field,
+                                std::string_view method, T now) {
+  FieldTraits<T>::read(value, field, method, now);
+};
+
 // A member of the struct C, whatever its type.
 template <class C>
 class Member {
@@ -160,7 +167,11 @@ class Member {
       : type(FieldTraits<T>::type),
         set([member](C& config, const Json& value, const ConfigField& field,
                      std::string_view method) {
-          config.*member = FieldTraits<T>::read(value, field, method);
+          if constexpr (NestedFields<T>) {
+            config.*member = FieldTraits<T>::read(value, field, method, config.*member);
+          } else {
+            config.*member = FieldTraits<T>::read(value, field, method);
+          }
         }),
         default_text([member](const ConfigField& field) {
           return FieldTraits<T>::text(C{}.*member, field);

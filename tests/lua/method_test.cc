@@ -115,6 +115,17 @@ TEST_CASE("a method sets recomputation, offload, overlap, buckets and precision"
   CHECK(plan.microbatches == 2);
 }
 
+TEST_CASE("a table within a part keeps the values of fields that it leaves out") {
+  const auto plan = plan_with(R"(
+    plan:precision { dtype = "fp16", loss_scale = { kind = "dynamic", init_scale = 1024 } }
+    plan:precision { loss_scale = { growth_interval = 10 } }
+    plan:precision { loss_scale = {} })");
+  CHECK(plan.precision.dtype == graph::DType::float16);
+  CHECK(plan.precision.loss_scale == plan::LossScale{.kind = plan::LossScale::Kind::dynamic,
+                                                     .init_scale = 1024,
+                                                     .growth_interval = 10});
+}
+
 TEST_CASE("a method cuts stages, and places the activations that cross them") {
   const auto plan = plan_with(
       R"(

@@ -72,10 +72,11 @@ struct FieldTraits<std::map<std::string, std::vector<std::string>>> {
 template <>
 struct FieldTraits<plan::LossScale> {
   static constexpr auto type = FieldType::table;
-  static plan::LossScale read(const Json& value, const ConfigField& field, std::string_view) {
+  static plan::LossScale read(const Json& value, const ConfigField& field, std::string_view,
+                              const plan::LossScale& now) {
     const auto& table = lua::loss_scale_part();
     check_fields(table.fields(), value.is_array() ? Json::object() : value, field.name);
-    return table.parse({.fields = value}, field.name);
+    return table.parse({.fields = value}, field.name, now);
   }
   static std::string text(const plan::LossScale&, const ConfigField&) { return "none"; }
 };
