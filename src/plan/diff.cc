@@ -30,26 +30,31 @@ std::string joined(const json& value) {
   return text;
 }
 
-void flatten(const json& value, const std::string& path, Values& values) {
+// `by_member`: a list of texts is one value for each of them, without their order.
+void flatten(const json& value, const std::string& path, bool by_member, Values& values) {
   const auto below = [&](const std::string& name) {
     return path.empty() ? name : path + "." + name;
   };
   if (value.is_object()) {
-    for (const auto& [key, item] : value.items()) flatten(item, below(key), values);
-  } else if (value.is_array() && !value.empty() && is_text(value)) {
+    for (const auto& [key, item] : value.items()) flatten(item, below(key), by_member, values);
+  } else if (by_member && value.is_array() && is_text(value)) {
     for (const auto& item : value) values[below(joined(item))] = "true";
   } else if (value.is_array() && !value.empty() && value.front().is_object()) {
-    for (size_t i = 0; i < value.size(); ++i) flatten(value[i], below(std::to_string(i)), values);
+    for (size_t i = 0; i < value.size(); ++i) {
+      flatten(value[i], below(std::to_string(i)), by_member, values);
+    }
   } else if (!value.is_array() || !value.empty()) {
     values[path] = value.dump();
   }
 }
 
-// Lists whose members have names become objects by name.
+// Lists whose members have names become objects by name; a second "all" is "all (2)".
 json by_name(const json& list, const char* name, const char* value) {
   auto object = json::object();
   for (auto item : list) {
-    const auto key = item.at(name).get<std::string>();
+    const auto own = item.at(name).get<std::string>();
+    auto key = own;
+    for (int number = 2; object.contains(key); ++number) key = fmt::format("{} ({})", own, number);
     if (value) {
       object[key] = item.at(value);
     } else {
@@ -80,8 +85,21 @@ Values values_of(const Plan& plan) {
   }
   document["decisions"] = std::move(decisions);
   Values values;
-  flatten(document, "", values);
+  flatten(document, "", /*by_member=*/true, values);
   return values;
+}
+
+// Returns the values of plans that differ only in the order or number of members of lists.
+Values ordered_values_of(const Plan& plan) {
+  Values values;
+  flatten(json::parse(print(plan)), "", /*by_member=*/false, values);
+  return values;
+}
+
+std::string order_of(const std::vector<mesh::Axis>& axes) {
+  std::string names;
+  for (const auto& axis : axes) names += (names.empty() ? "" : ",") + axis.name;
+  return json(names).dump();
 }
 
 // Returns the path with "*" in place of components that are numbers.
@@ -115,10 +133,7 @@ int weight_of(const std::string& path) {
   return static_cast<int>(found - std::begin(order));
 }
 
-}  // namespace
-
-std::vector<Difference> difference(const Plan& a, const Plan& b) {
-  const auto first = values_of(a), second = values_of(b);
+std::vector<Difference> compare(const Values& first, const Values& second) {
   std::map<std::string, std::pair<std::string, std::string>> changed;
   for (const auto& [path, value] : first) changed[path].first = value;
   for (const auto& [path, value] : second) changed[path].second = value;
@@ -140,6 +155,20 @@ std::vector<Difference> difference(const Plan& a, const Plan& b) {
     }
   }
   std::ranges::stable_sort(list, {}, [](const Difference& one) { return weight_of(one.path); });
+  return list;
+}
+
+}  // namespace
+
+std::vector<Difference> difference(const Plan& a, const Plan& b) {
+  auto first = values_of(a), second = values_of(b);
+  const auto &from = a.mesh.axes, &to = b.mesh.axes;
+  if (std::ranges::is_permutation(from, to, {}, &mesh::Axis::name, &mesh::Axis::name)) {
+    first["mesh.axes"] = order_of(from);
+    second["mesh.axes"] = order_of(to);
+  }
+  auto list = compare(first, second);
+  if (list.empty() && a != b) list = compare(ordered_values_of(a), ordered_values_of(b));
   return list;
 }
 

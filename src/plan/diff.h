@@ -21,6 +21,9 @@ struct Difference {
 // Returns the differences in order of importance: predicted step time and memory, mesh, pipeline
 // and microbatches, placements, ..., decisions; within each, sorted by path. Axes and units are
 // matched by name, lists of scopes by member; of the ranks' peak memory the largest is compared.
+// "mesh.axes" is the order of the axes where both plans have the same ones. Plans that differ only
+// in the order or number of members of other lists have these lists as differences; the result is
+// empty only for equal plans.
 std::vector<Difference> difference(const Plan& a, const Plan& b);
 
 // Returns the differences as human-readable lines that name the plans `a` and `b`; one line if the

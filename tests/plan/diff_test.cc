@@ -50,6 +50,41 @@ TEST_CASE("each difference is named, and equal differences of blocks are one lin
         "  + decisions.zero2: 2 of 3\n");
 }
 
+TEST_CASE("plans that differ in an order alone are not the same plan") {
+  const auto a = plan_of_blocks(2, "R,R");
+  auto b = a;
+  std::swap(b.mesh.axes[0], b.mesh.axes[1]);
+  CHECK(to_text(difference(a, b), "a", "b") ==
+        "from a to b:\n"
+        "  mesh.axes: \"tensor,data\" -> \"data,tensor\"\n");
+  b = a;
+  b.prediction.peak_bytes = {7, 7, 6, 6};
+  CHECK(to_text(difference(a, b), "a", "b") ==
+        "from a to b:\n"
+        "  prediction.peak_bytes: [5,7,6,6] -> [7,7,6,6]\n");
+  auto units = a;
+  units.units = {{"all", {"blocks.0.weight", "blocks.1.weight"}, "data", 2, true}};
+  b = units;
+  std::swap(b.units[0].parameters[0], b.units[0].parameters[1]);
+  CHECK(to_text(difference(units, b), "a", "b") ==
+        "from a to b:\n"
+        "  units.0.parameters: [\"blocks.0.weight\",\"blocks.1.weight\"] -> "
+        "[\"blocks.1.weight\",\"blocks.0.weight\"]\n");
+}
+
+TEST_CASE("units of one name are compared one by one") {
+  auto a = plan_of_blocks(2, "R,R");
+  a.units = {{"all", {"blocks.0.weight"}, "data", 2, true},
+             {"all", {"blocks.1.weight"}, "data", 2, true}};
+  auto b = a;
+  b.units[0].level = 1;
+  b.units[1].level = 3;
+  CHECK(to_text(difference(a, b), "a", "b") ==
+        "from a to b:\n"
+        "  units.all (2).level: 2 -> 3\n"
+        "  units.all.level: 2 -> 1\n");
+}
+
 TEST_CASE("differences are sorted: step time, memory, mesh, schedule, placements, decisions") {
   const auto a = plan_of_blocks(1, "S0,R");
   auto b = plan_of_blocks(1, "S1,R");
