@@ -38,7 +38,7 @@ class Recording {
 
 std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpInstance& instance) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto kernel = device.kernel(exec::op_of(instance));
+  const auto kernel = device.kernel(exec::dry_run_op(instance));
   std::vector<at::Tensor> operands, results(instance.outputs.size());
   compile::OpTrace trace;
   {

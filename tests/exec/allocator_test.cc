@@ -7,6 +7,7 @@
 #include "exec/memory/arena.h"
 #include "exec/memory/dry_run.h"
 #include "exec/op_threads.h"
+#include "exec/ops/expert_ops.h"
 #include "exec/tensor.h"
 #include "tests/exec/processes.h"
 #include "tests/exec/support.h"
@@ -123,6 +124,8 @@ TEST_CASE("memory of an op is recorded on zeros, also where they overflow an exp
       {chosen},
       {chosen, counts}};
   CHECK(record_trace(instance_of(slots)));
+  // On a GPU the op without its check would allocate other memory.
+  CHECK(expert_op_reads_on_host(dry_run_op(instance_of(slots))));
   std::vector<at::Tensor> results(2);
   CHECK_THROWS_WITH(
       cpu_kernel(op_of(instance_of(slots)))({{at::zeros({1, 8, 2}, at::kLong)}}, results, {}),

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/fail.h"
@@ -93,20 +94,26 @@ bool elements_lie_apart(const at::Tensor& t) {
 
 }  // namespace
 
+Op dry_run_op(const compile::OpInstance& instance) {
+  Op op = op_of(instance);
+  if (op.name != "perigee::expert_slots") return op;
+  for (auto& [name, value] : op.args) {
+    if (name == "places") value = std::numeric_limits<int64_t>::max();
+  }
+  return op;
+}
+
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   // LibTorch sets a thread's number of OpenMP threads when the thread first asks for it. oneDNN
   // reads OpenMP's number and does not ask LibTorch: on a new thread (base/parallel.h) it would
   // reserve scratch memory for as many threads as there are cores.
   op_threads();
-  Op op = op_of(instance);
-  // Zeros send all tokens to one expert, which may have fewer slots.
-  std::erase_if(op.args, [](const auto& arg) { return arg.first == "dropless"; });
   std::vector<at::Tensor> operands;
   for (size_t i = 0; i < instance.operands.size(); ++i) {
     operands.push_back(empty_pages(instance.operands[i], instance.operand_strides[i]));
   }
-  const auto kernel = cpu_kernel(op);
+  const auto kernel = cpu_kernel(dry_run_op(instance));
   std::vector<at::Tensor> results(instance.outputs.size());
   // The first call of an op may fill caches (oneDNN's) that later calls use.
   kernel(operands, results, {});

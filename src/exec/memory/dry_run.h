@@ -10,8 +10,13 @@
 
 #include "compile/trace.h"
 #include "exec/memory/allocator.h"
+#include "exec/ops/op.h"
 
 namespace perigee::exec {
+
+// Returns the op of a dry run, which has the allocations of the instance's op and takes operands of
+// zeros: these send all tokens to one expert, so every expert has a slot for each.
+Op dry_run_op(const compile::OpInstance& instance);
 
 // Runs the op on the CPU, on this thread, on operands of zeros, and returns its allocations and the
 // strides of its results. Returns nothing where a trace cannot describe them: a result inside an
