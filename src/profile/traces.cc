@@ -11,7 +11,7 @@ namespace perigee::profile {
 namespace {
 
 // Version of the allocations of Perigee's own kernels, and of how they are recorded; part of the key.
-constexpr int kKernels = 20;
+constexpr int kKernels = 21;
 
 }  // namespace
 

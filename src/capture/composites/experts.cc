@@ -66,6 +66,13 @@ struct Combine : torch::autograd::Function<Combine> {
 // [e, g, c, w] as [e, g * c, w]
 Tensor flat(const Tensor& queue) { return queue.reshape({queue.size(0), -1, queue.size(3)}); }
 
+// Returns a queue [e, g, c, w] with 0 in the places that are not taken.
+Tensor taken_alone(const Tensor& queue, const Tensor& counts) {
+  const auto place = at::arange(queue.size(2), counts.options());
+  const auto unused = (place >= counts.t().unsqueeze(-1)).unsqueeze(-1);  // [e, g, c, 1]
+  return queue.masked_fill(unused, 0);
+}
+
 struct GroupedMm : torch::autograd::Function<GroupedMm> {
   static Tensor forward(AutogradContext* context, const Tensor& self, const Tensor& weight,
                         const Tensor& counts) {
@@ -122,15 +129,11 @@ Tensor combine(const Tensor& queue, const Tensor& slot, int64_t first) {
 
 Tensor grouped_mm(const Tensor& self, const Tensor& weight, const Tensor& counts) {
   const auto all = at::bmm(flat(self), weight);
-  const auto place = at::arange(self.size(2), counts.options());
-  const auto taken = (place < counts.t().unsqueeze(-1)).unsqueeze(-1);  // [e, g, c, 1]
-  return all.view({self.size(0), self.size(1), self.size(2), -1}).masked_fill(~taken, 0);
+  return taken_alone(all.view({self.size(0), self.size(1), self.size(2), -1}), counts);
 }
 
 Tensor grouped_outer(const Tensor& self, const Tensor& grad, const Tensor& counts) {
-  const auto place = at::arange(self.size(2), counts.options());
-  const auto taken = (place < counts.t().unsqueeze(-1)).unsqueeze(-1);
-  return at::bmm(flat(self).transpose(1, 2), flat(grad.masked_fill(~taken, 0)));
+  return at::bmm(flat(taken_alone(self, counts)).transpose(1, 2), flat(taken_alone(grad, counts)));
 }
 
 }  // namespace plain

@@ -67,5 +67,32 @@ TEST_CASE("products of experts read weights of one row or column, whatever its s
   }
 }
 
+TEST_CASE("products of experts read no numbers of places that are not taken") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto counts = at::tensor(std::vector<int64_t>{2, 1}).view({1, 2});  // of 3 places
+  const auto x = at::randn({2, 1, 3, 4}).to(type), d = at::randn({2, 1, 3, 5}).to(type);
+  const auto weight = at::randn({2, 4, 5}).to(type);
+  for (const auto& queue : {x, d}) {
+    queue[0][0][2].zero_();
+    queue[1][0].narrow(0, 1, 2).zero_();
+  }
+  const graph::TensorType rows{dtype_of(type), {2, 1, 3, 5}}, sums{dtype_of(type), {2, 4, 5}};
+  const auto results = [&] {
+    const auto product = call(cpu_kernel, "perigee::grouped_mm",
+                              {{"self", x}, {"mat2", weight}, {"counts", counts}}, {}, {rows});
+    const auto outer = call(cpu_kernel, "perigee::grouped_outer",
+                            {{"self", x}, {"grad", d}, {"counts", counts}}, {}, {sums});
+    return std::vector{product[0], outer[0]};
+  };
+  const auto expected = results();
+  for (const auto& queue : {x, d}) {
+    queue[0][0][2].fill_(NAN);
+    queue[1][0].narrow(0, 1, 2).fill_(NAN);
+    const auto given = results();
+    CHECK(at::equal(given[0], expected[0]));
+    CHECK(at::equal(given[1], expected[1]));
+  }
+}
+
 }  // namespace
 }  // namespace perigee::exec
