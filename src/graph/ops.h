@@ -136,8 +136,8 @@
 //   perigee::squared_norm(tensors) -> [] float64           sum over the list, in its order, of each one's sum of squares
 //                                                          (each summed in float64)
 //   perigee::clip_scale(squared_norm, loss_scale?, max_norm, factor) -> (norm [], scale []) float64
-//       norm = f * sqrt(squared_norm); scale = f * min(1, max_norm / (norm + 1e-6)); max_norm <= 0: f. f is factor, or
-//       factor / loss_scale (float32 []); then scale is NaN where squared_norm is not finite
+//       norm = f * sqrt(squared_norm); scale = f * min(1, max_norm / (norm + 1e-6)), NaN where norm is; max_norm <= 0: f.
+//       f is factor, or factor / loss_scale (float32 []); then scale is NaN where squared_norm is not finite
 //   perigee::update_loss_scale_(loss_scale, growth_tracker, skipped_steps, applied_step, squared_norm, step,
 //       growth_factor, backoff_factor, growth_interval, min_scale = 0, patience?, hysteresis = 1)
 //       torch.amp.GradScaler's update, on whether squared_norm is finite; counts the steps that are skipped; applied_step

@@ -233,9 +233,13 @@ TEST_CASE("copies, sums and norms are identical on every device") {
   same_everywhere("perigee::squared_norm",
                   {{"tensors*", a}, {"tensors*", b}, {"tensors*", at::randn({1000003}).to(type)}},
                   {}, {{DType::float64, {}}}, 1e-10);
-  same_everywhere("perigee::clip_scale", {{"squared_norm", f64(9)}},
-                  {{"max_norm", 0.5}, {"factor", 0.25}},
-                  {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
+  for (const double squared : {9.0, static_cast<double>(INFINITY), std::nan("")}) {
+    for (const double most : {0.0, 0.5, 100.0}) {
+      same_everywhere("perigee::clip_scale", {{"squared_norm", f64(squared)}},
+                      {{"max_norm", most}, {"factor", 0.25}},
+                      {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
+    }
+  }
   same_everywhere("perigee::reshape", {{"self", a.t()}}, {}, {{dtype_of(type), {2107}}}, 0);
 }
 

@@ -445,6 +445,17 @@ TEST_CASE("passes over large buffers are the same on any number of threads") {
   CHECK(one[3].item<double>() == Approx(exact.item<double>()).epsilon(1e-14));
 }
 
+TEST_CASE("a norm that is not a number makes all clipped gradients so") {
+  const bool scaled = GENERATE(false, true);
+  Named in = {{"squared_norm", at::full({}, NAN, at::kDouble)}};
+  if (scaled) in.emplace_back("loss_scale", at::full({}, 4.0f));
+  const auto clipped = call(cpu_kernel, "perigee::clip_scale", in,
+                            {{"max_norm", 1.0}, {"factor", 0.5}},
+                            {{DType::float64, {}}, {DType::float64, {}}});
+  REQUIRE(std::isnan(clipped[0].item<double>()));
+  REQUIRE(std::isnan(clipped[1].item<double>()));
+}
+
 TEST_CASE("gradients of a norm below the limit are not clipped") {
   for (const double max_norm : {2.1, 100.0, 0.0}) {
     const auto clipped = call(

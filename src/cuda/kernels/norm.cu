@@ -47,10 +47,8 @@ __global__ void clip(const double* squared, const float* loss_scale, ClipNumbers
                      double* norm, double* scale) {
   const double factor = exec::gradient_factor(numbers.factor, loss_scale);
   const double n = factor * sqrt(*squared);
-  const double ratio = numbers.max_norm / (n + 1e-6);
   if (norm) *norm = n;
-  // A NaN norm must reach the scale; min() would drop it.
-  if (scale) *scale = numbers.max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
+  if (scale) *scale = exec::clipped_factor(factor, n, numbers.max_norm);
   if (scale && loss_scale && !exec::is_finite(*squared)) *scale = nan("");
 }
 

@@ -177,7 +177,7 @@ Kernel clip_scale(const Arguments& a) {
     const auto* divisor = loss_scale < 0 ? nullptr : in[loss_scale].const_data_ptr<float>();
     const double factor = gradient_factor(whole, divisor);
     const double norm = factor * std::sqrt(scalar(in[squared]));
-    double clipped = max_norm > 0 ? factor * std::min(1.0, max_norm / (norm + 1e-6)) : factor;
+    double clipped = clipped_factor(factor, norm, max_norm);
     if (divisor && !is_finite(scalar(in[squared]))) {
       clipped = std::numeric_limits<double>::quiet_NaN();
     }

@@ -1,4 +1,5 @@
-// The update of the loss scale in a step, shared by CPU and GPU kernels.
+// The update of the loss scale in a step, and the factor that clips its gradients, shared by CPU and
+// GPU kernels.
 #pragma once
 
 #include <cmath>
@@ -57,6 +58,14 @@ PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNu
 // Returns the factor of the gradients, without clipping. loss_scale: nullptr for none.
 PERIGEE_BOTH double gradient_factor(double factor, const float* loss_scale) {
   return loss_scale ? factor / *loss_scale : factor;
+}
+
+// Returns the factor of gradients that have the norm `norm` with it, lowered so that the norm is at
+// most max_norm; 0 or less: no limit. Where the norm is NaN, so is the factor, as in
+// torch.nn.utils.clip_grad_norm_: a minimum of 1 and NaN would be 1.
+PERIGEE_BOTH double clipped_factor(double factor, double norm, double max_norm) {
+  const double ratio = max_norm / (norm + 1e-6);
+  return max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
 }
 
 }  // namespace perigee::exec
