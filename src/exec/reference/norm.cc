@@ -1,5 +1,5 @@
-// Layer norm of half types, whose statistics are float32 on every device: LibTorch's CPU kernel
-// keeps them in the half type unless weight and bias are float32. And norms of sums.
+// Layer norm, whose statistics are float32 for half types, and whose weights may have another type
+// than its rows, on every device. And norms of sums.
 #include <ATen/ATen.h>
 
 #include <array>
@@ -20,14 +20,19 @@ bool is_half(const Tensor& t) {
   return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
 }
 
-// Returns a weight or bias in float32. For an op without it, returns a tensor of `otherwise`.
-Tensor wide(Operands in, int position, const std::vector<int64_t>& shape, double otherwise,
-            const Tensor& like) {
-  if (position >= 0) return in[position].to(at::kFloat);
-  return at::full(shape, otherwise, like.options().dtype(at::kFloat));
+// Returns the type in which LibTorch computes a norm of x: float32 for half types where its kernel
+// keeps statistics in them (on the CPU), or takes no weight or bias of another type (on a GPU).
+at::ScalarType computed_type(const Tensor& x, Operands in, int weight, int bias) {
+  const auto differs = [&](int vector) {
+    return vector >= 0 && in[vector].scalar_type() != x.scalar_type();
+  };
+  const bool wide = is_half(x) && (x.is_cpu() || differs(weight) || differs(bias));
+  return wide ? at::kFloat : x.scalar_type();
 }
 
-Tensor operand_or_none(Operands in, int position) { return position < 0 ? Tensor() : in[position]; }
+Tensor operand_or_none(Operands in, int position, at::ScalarType type) {
+  return position < 0 ? Tensor() : in[position].to(type);
+}
 
 // aten::native_layer_norm of a tensor that is given apart from the other operands.
 class Forward {
@@ -46,10 +51,11 @@ class Forward {
   }
 
   void operator()(const Tensor& x, Operands in, Results out) const {
-    const bool widen = x.is_cpu() && is_half(x);
-    auto [y, mean, rstd] = at::native_layer_norm(
-        x, shape_, widen ? wide(in, weight_, shape_, 1, x) : operand_or_none(in, weight_),
-        widen ? wide(in, bias_, shape_, 0, x) : operand_or_none(in, bias_), eps_);
+    const auto type = computed_type(x, in, weight_, bias_);
+    auto [y, mean, rstd] = at::native_layer_norm(x.to(type), shape_,
+                                                 operand_or_none(in, weight_, type),
+                                                 operand_or_none(in, bias_, type), eps_);
+    y = y.to(x.scalar_type());
     out[first_] = y.to(type_.value_or(y.scalar_type()));
     if (types_[0]) out[first_ + 1] = mean.to(*types_[0]);
     if (types_[1]) out[first_ + 2] = rstd.to(*types_[1]);
@@ -116,18 +122,17 @@ Kernel layer_norm_backward(const Arguments& a) {
           mask = std::array<bool, 3>{(*masks)[0], (*masks)[1], (*masks)[2]}](
              Operands in, Results out, const Draw&) {
     const auto& x = in[self];
-    const bool widen = x.is_cpu() && is_half(x);
+    const auto type = computed_type(x, in, weight, bias);
     // The kernels read statistics of float32 for half types.
     const auto statistics = [&](int position) {
       return is_half(x) ? in[position].to(at::kFloat) : in[position];
     };
     const auto wanted = [&](int i, int position) { return mask[i] && position >= 0; };
     auto results = at::native_layer_norm_backward(
-        in[grad].to(x.scalar_type()), x, shape, statistics(mean), statistics(rstd),
-        widen ? wide(in, weight, shape, 1, x) : operand_or_none(in, weight),
-        widen ? wide(in, bias, shape, 0, x) : operand_or_none(in, bias),
+        in[grad].to(type), x.to(type), shape, statistics(mean), statistics(rstd),
+        operand_or_none(in, weight, type), operand_or_none(in, bias, type),
         {mask[0], wanted(1, weight), wanted(2, bias)});
-    if (mask[0]) out[0] = std::get<0>(results);
+    if (mask[0]) out[0] = std::get<0>(results).to(x.scalar_type());
     if (mask[0] && other >= 0) out[0] = sum_of(out[0], in[other]);
     if (wanted(1, weight)) out[1] = std::get<1>(results).to(in[weight].scalar_type());
     if (wanted(2, bias)) out[2] = std::get<2>(results).to(in[bias].scalar_type());

@@ -180,6 +180,43 @@ TEST_CASE("layer norm of several dims equals LibTorch's in float64") {
   require_close(back, {narrow(d + wide(other)), narrow(d_weight), narrow(d_bias)}, 1e-5);
 }
 
+TEST_CASE("layer norm beside weights of another type is that of float32, rounded") {
+  const auto [type, vectors] = GENERATE(std::pair(at::kBFloat16, at::kFloat),
+                                        std::pair(at::kHalf, at::kFloat),
+                                        std::pair(at::kFloat, at::kBFloat16));
+  const std::vector<int64_t> last = {8};
+  const auto some = [](std::vector<int64_t> shape, at::ScalarType of) {
+    return at::randn(shape).to(of);
+  };
+  const auto x = some({5, 8}, type), g = some({5, 8}, type);
+  const auto w = some({8}, vectors), b = some({8}, vectors);
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto [y, mean, rstd] = at::native_layer_norm(wide(x), last, wide(w), wide(b), 1e-5);
+  const auto [d, d_weight, d_bias] = at::native_layer_norm_backward(
+      wide(g), wide(x), last, mean, rstd, wide(w), wide(b), {true, true, true});
+  const graph::TensorType whole{dtype_of(type), {5, 8}}, row{DType::float32, {5, 1}},
+      vector{dtype_of(vectors), last};
+  for (const auto kernel : {cpu_kernel, reference_kernel}) {
+    const auto made = call(kernel, "aten::native_layer_norm",
+                           {{"input", x}, {"weight", w}, {"bias", b}},
+                           {{"normalized_shape", last}, {"eps", 1e-5}}, {whole, row, row});
+    const auto narrow = mean.to(at::kFloat), factors = rstd.to(at::kFloat);
+    require_close(made, {y.to(type), narrow, factors}, tolerance_of(at::kBFloat16));
+    const auto back = call(
+        kernel, "aten::native_layer_norm_backward",
+        {{"grad_out", g},
+         {"input", x},
+         {"mean", narrow},
+         {"rstd", factors},
+         {"weight", w},
+         {"bias", b}},
+        {{"normalized_shape", last}, {"output_mask", std::vector<bool>{true, true, true}}},
+        {whole, vector, vector});
+    require_close(back, {d.to(type), d_weight.to(vectors), d_bias.to(vectors)},
+                  tolerance_of(at::kBFloat16));
+  }
+}
+
 TEST_CASE("norms in float32 round their result, and read upstream gradients, as casts would") {
   const bool layer = GENERATE(true, false), adds = GENERATE(true, false);
   const auto low = GENERATE(DType::bfloat16, DType::float16);
