@@ -47,12 +47,9 @@ struct Attention {
                            .deterministic = deterministic});
   }
 
-  // The kernels take any strides, except that rows must be contiguous.
-  static Tensor rows(const Tensor& t) { return t.stride(3) == 1 ? t : t.contiguous(); }
-
   // Returns keys or values repeated to one head per query head.
   static Tensor heads(const Tensor& t, int64_t wanted) {
-    return t.size(1) == wanted ? rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
+    return t.size(1) == wanted ? aligned_rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
   }
 
   // Returns the gradient of grouped heads: the sum over their repeated heads.
@@ -70,7 +67,7 @@ Kernel attention(const Arguments& a, const OpContext& context) {
   return [flash = Attention(a, context), math](Operands in, Results out, const Draw& draw) {
     const auto path = flash.path(in);
     if (path == Path::math) return math(in, out, draw);
-    const auto q = Attention::rows(in[flash.query]);
+    const auto q = aligned_rows(in[flash.query]);
     const auto k = Attention::heads(in[flash.key], q.size(1));
     const auto v = Attention::heads(in[flash.value], q.size(1));
     Tensor logsumexp;
@@ -101,10 +98,10 @@ Kernel attention_backward(const Arguments& a, const OpContext& context) {
           saved = a.operand("logsumexp"), math](Operands in, Results out, const Draw& draw) {
     const auto path = flash.path(in);
     if (path == Path::math) return math(in, out, draw);
-    const auto q = Attention::rows(in[flash.query]);
+    const auto q = aligned_rows(in[flash.query]);
     const auto k = Attention::heads(in[flash.key], q.size(1));
     const auto v = Attention::heads(in[flash.value], q.size(1));
-    const auto g = Attention::rows(in[grad]), o = Attention::rows(in[output]);
+    const auto g = aligned_rows(in[grad]), o = aligned_rows(in[output]);
     const auto logsumexp = in[saved].contiguous();
     Tensor d_query, d_key, d_value;
     if (path == Path::cudnn) {

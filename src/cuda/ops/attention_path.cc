@@ -31,6 +31,17 @@ AttentionPath attention_path(const AttentionCase& c) {
   return half || c.type == at::kFloat ? AttentionPath::efficient : AttentionPath::math;
 }
 
+at::Tensor aligned_rows(const at::Tensor& t) {
+  constexpr int64_t kPiece = 16;  // bytes
+  const auto element = static_cast<int64_t>(t.element_size());
+  bool aligned = t.stride(3) == 1 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kPiece == 0;
+  for (int64_t d = 0; d < 3; ++d) {
+    aligned = aligned && (t.size(d) == 1 || t.stride(d) * element % kPiece == 0);
+  }
+  if (aligned) return t;
+  return t.transpose(1, 2).clone(at::MemoryFormat::Contiguous).transpose(1, 2);
+}
+
 at::Tensor position_major(const at::Tensor& t) {
   return t.transpose(1, 2).contiguous().transpose(1, 2);
 }

@@ -25,6 +25,10 @@ struct AttentionCase {
 // backward agree.
 AttentionPath attention_path(const AttentionCase& wanted);
 
+// Returns t [batch, heads, positions, width] with contiguous rows that begin at multiples of 16
+// bytes, as the fused kernels read them: t, or a copy with the strides of position_major.
+at::Tensor aligned_rows(const at::Tensor& t);
+
 // Returns t [batch, heads, positions, width] with strides of a contiguous [batch, positions, heads,
 // width]. The efficient backward kernel of half types reads the output of attention with these
 // strides, whatever strides it has.

@@ -81,6 +81,30 @@ TEST_CASE("deterministic attention keeps flash attention, and leaves the efficie
   CHECK(attention_path(wanted) == AttentionPath::math);
 }
 
+TEST_CASE("fused attention gets contiguous rows that begin at multiples of 16 bytes") {
+  const auto low = at::TensorOptions().dtype(at::kBFloat16);
+  // Heads within the rows of a product of so many columns.
+  const auto heads = [&](int64_t columns, int64_t first) {
+    const auto product = at::randn({2, 40, columns}, low);
+    return product.narrow(2, first, 48).view({2, 40, 3, 16}).transpose(1, 2);
+  };
+  const auto kept = [](const at::Tensor& t) { return aligned_rows(t).is_same(t); };
+  CHECK(kept(heads(144, 48)));
+  CHECK(kept(at::randn({2, 3, 40, 16}, low)));
+  CHECK(kept(heads(144, 48).narrow(1, 0, 1).expand({2, 3, 40, 16})));
+  // A stride of a dim of size 1 is not used.
+  CHECK(kept(at::randn({3 * 40 * 16}, low).as_strided({1, 3, 40, 16}, {7, 640, 16, 1})));
+  for (const auto& given :
+       {heads(148, 48), heads(144, 4), at::randn({2, 3, 16, 40}, low).transpose(2, 3),
+        at::randn({2 * 3 * 40 * 16 + 1}, low).narrow(0, 1, 2 * 3 * 40 * 16).view({2, 3, 40, 16})}) {
+    CAPTURE(given.strides());
+    const auto rows = aligned_rows(given);
+    CHECK(at::equal(rows, given));
+    CHECK(reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0);
+    CHECK(rows.strides() == at::IntArrayRef({40 * 3 * 16, 16, 3 * 16, 1}));
+  }
+}
+
 TEST_CASE("the efficient kernel gets outputs position by position") {
   const auto output = at::randn({2, 3, 40, 16});
   for (const auto& given : {output, output.transpose(1, 2).contiguous().transpose(1, 2)}) {
