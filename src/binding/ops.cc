@@ -177,8 +177,8 @@ class Matcher {
   std::vector<std::string> names_;  // of arguments that a name may give
 };
 
-// Returns the first overload that fits, or nullptr; `best`: its attempt, or the one that got
-// furthest.
+// Returns the first overload that fits, or nullptr; `best`: its attempt, or the attempt that got
+// the furthest.
 const c10::OperatorHandle* choose(const Call& call, const Overloads& op, bool numbers_as_list,
                                   Attempt& best) {
   best = {};

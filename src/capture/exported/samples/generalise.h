@@ -29,8 +29,8 @@ struct Generalised {
 // may be the number of samples or another number of the model, both are tried. The result counts
 // only if it is proven: the loss of twice the samples is a mean, or a sum, of the same function of
 // each sample (shard/loss/compare_samples.h, classify_loss.h), results and new values of buffers
-// have the same ops, and no number seems to be that of the samples (baked_count.h). `program` has
-// fixed_samples.
+// have the same ops, and no number seems to be that of the samples (baked_count.h). The program
+// has fixed_samples.
 Generalised generalise(const Program& program, const CaptureLoss& capture);
 
 }  // namespace perigee::exported
