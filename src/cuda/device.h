@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 
 #include "cuda/handles.h"
 #include "exec/cuda.h"
@@ -37,6 +38,7 @@ struct GraphState {
   int64_t launched = 0;
   int64_t usual_nanoseconds = 0;
   const RecordedCollectives* running = nullptr;
+  std::set<cudaGraphExec_t*> graphs;  // of the steps that were recorded
 };
 
 class CudaDevice : public exec::Device {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "base/fail.h"
@@ -26,6 +27,16 @@ Upload make_upload(int64_t bytes) {
       bytes};
 }
 
+void destroy_graph(cudaGraphExec_t& graph, int gpu) {
+  if (!graph) return;
+  try {
+    const DeviceGuard guard(gpu);
+    calls().cudaGraphExecDestroy(std::exchange(graph, nullptr));
+  } catch (const std::exception&) {
+    // The GPU has failed.
+  }
+}
+
 class StepGraph : public exec::RecordedStep {
  public:
   StepGraph(CudaDevice& device, std::span<const int64_t> upload_bytes)
@@ -39,15 +50,10 @@ class StepGraph : public exec::RecordedStep {
   }
 
   ~StepGraph() override {
-    if (!graph_) return;
     auto& state = device_.graph_state();
     if (state.running == &collectives_) state.running = nullptr;
-    try {
-      const DeviceGuard guard(index_);
-      calls().cudaGraphExecDestroy(graph_);
-    } catch (const std::exception&) {
-      // The GPU has failed.
-    }
+    state.graphs.erase(&graph_);
+    destroy_graph(graph_, index_);
   }
 
   void write(size_t upload, const at::Tensor& source) override {
@@ -95,6 +101,7 @@ class StepGraph : public exec::RecordedStep {
     }
     check(ended, "cudaStreamEndCapture");
     PERIGEE_CUDA(cudaGraphInstantiateWithFlags, &graph_, captured, 0);
+    state.graphs.insert(&graph_);
   }
 
   void upload(const at::Tensor& target) override {
@@ -154,6 +161,10 @@ class GraphRecorder : public exec::Recorder {
 
 std::unique_ptr<exec::Recorder> graph_recorder(CudaDevice& device) {
   return std::make_unique<GraphRecorder>(device);
+}
+
+void destroy_graphs(CudaDevice& device) {
+  for (auto* graph : device.graph_state().graphs) destroy_graph(*graph, device.index());
 }
 
 }  // namespace perigee::cuda

@@ -46,11 +46,12 @@ int64_t NcclWork::waited() {
 
 NcclGroup::NcclGroup(const std::string& name, const std::vector<int64_t>& ranks,
                      const exec::RendezvousOptions& options, exec::Store store,
-                     std::shared_ptr<CudaDevice> device)
+                     std::shared_ptr<CudaDevice> device, std::function<void()> end_groups)
     : Group(name, ranks, options.rank),
       options_(options),
       store_(std::move(store)),
-      device_(std::move(device)) {
+      device_(std::move(device)),
+      end_groups_(std::move(end_groups)) {
   if (size() == 1) return;
   scratch_ = device_->allocate(sizeof(float), /*communicates=*/false);
   main_.emplace(lane_options("all", index(), size()));
@@ -165,8 +166,9 @@ void NcclGroup::abort() {
 
 void NcclGroup::fail_work(std::string_view work, const std::string& seen) {
   const auto reason = exec::failure_or(*store_, seen);
-  // Kernels that wait for the other rank would occupy the GPU forever.
-  abort();
+  // Kernels that wait for the other rank would occupy the GPU forever. A step that is recorded has
+  // none, and NCCL would wait for the graph that is being made.
+  if (!device_->graph_state().recording) end_groups_();
   fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
            rank(), work, name(), fmt::join(ranks(), ","), options_.seconds(), reason);
 }

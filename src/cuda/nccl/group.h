@@ -1,6 +1,7 @@
 // Groups of ranks with a GPU each, and their collectives.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -46,10 +47,11 @@ class NcclWork : public exec::Work {
 // their kernels wait for each other.
 class NcclGroup : public exec::Group {
  public:
-  // Connects to the other ranks. Throws std::exception where they do not connect.
+  // Connects to the other ranks. `end_groups`: aborts all groups of this rank; called when work of
+  // this group has failed. Throws std::exception where the ranks do not connect.
   NcclGroup(const std::string& name, const std::vector<int64_t>& ranks,
             const exec::RendezvousOptions& options, exec::Store store,
-            std::shared_ptr<CudaDevice> device);
+            std::shared_ptr<CudaDevice> device, std::function<void()> end_groups);
 
   std::shared_ptr<exec::Work> transfer(exec::Transfer transfer) override;
   void connect_pairs(const std::vector<Pair>& pairs) override;
@@ -59,7 +61,8 @@ class NcclGroup : public exec::Group {
   // Throws Error when a collective has failed or exceeded the time-out. Of collectives in a graph,
   // failures only are known here: the communicator counts the graph's time.
   void check();
-  // Ends this group's work on the GPU. The group cannot be used after it.
+  // Ends this group's work on the GPU; called between ncclGroupStart and ncclGroupEnd. The group
+  // cannot be used after it.
   void abort();
 
   CudaDevice& device() { return *device_; }
@@ -74,6 +77,7 @@ class NcclGroup : public exec::Group {
   exec::RendezvousOptions options_;
   exec::Store store_;
   std::shared_ptr<CudaDevice> device_;
+  std::function<void()> end_groups_;
   std::shared_ptr<std::byte> scratch_;  // of barriers
   std::optional<Lane> main_;            // none in a group of one rank
   std::map<Pair, Lane> messages_;

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "cuda/graphs/recorded_collectives.h"
+#include "cuda/graphs/step_graph.h"
 #include "cuda/nccl/group.h"
 
 namespace perigee::cuda {
@@ -33,7 +34,8 @@ class NcclCommunicator : public exec::Communicator {
     auto& group = groups_[{name, ranks}];
     if (!group) {
       try {
-        group = std::make_shared<NcclGroup>(name, ranks, options_, store_, device_);
+        group = std::make_shared<NcclGroup>(name, ranks, options_, store_, device_,
+                                            [this] { end_groups(); });
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
@@ -87,10 +89,15 @@ class NcclCommunicator : public exec::Communicator {
              waits.empty() ? "" : "; the first collective that has not ended is " + waits);
   }
 
+  // Before a communicator ends, NCCL waits for the graphs that have its collectives, and sometimes
+  // for kernels of other communicators: within a group, NCCL 2.22 or later first stops them all.
   void end_groups() {
+    destroy_graphs(*device_);
+    calls().ncclGroupStart();
     for (auto& [key, group] : groups_) {
       if (group) group->abort();
     }
+    calls().ncclGroupEnd();
   }
 
   exec::RendezvousOptions options_;

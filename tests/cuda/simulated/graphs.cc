@@ -113,9 +113,9 @@ cudaError_t destroy_graph(cudaGraph_t graph) {
 }
 
 cudaError_t destroy_executable(cudaGraphExec_t graph) {
+  const std::unique_ptr<Executable> dropped(&executable_of(graph));
   auto& m = machine();
   const Lock lock(m.mutex);
-  const std::unique_ptr<Executable> dropped(&executable_of(graph));
   for (const auto& [origin, stream] : dropped->branches) {
     spare_streams()[stream->device].push_back(stream);
   }
@@ -159,12 +159,13 @@ bool Machine::capture_wait(StreamState& stream, EventState& event, cudaError_t& 
     result = refuse("a captured stream waits for captured work", cudaErrorStreamCaptureIsolation);
     return true;
   }
-  if (event.capture->ended || (stream.capture && stream.capture != event.capture)) {
+  const auto capture = event.capture.lock();
+  if (!capture || capture->ended || (stream.capture && stream.capture != capture)) {
     result = refuse("work of a graph is not waited for elsewhere", cudaErrorCapturedEvent);
     return true;
   }
   if (!stream.capture) {
-    stream.capture = event.capture;
+    stream.capture = capture;
     stream.capture->streams.push_back(&stream);
   }
   auto& seen = stream.capture->seen[&stream];

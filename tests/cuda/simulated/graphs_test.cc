@@ -170,6 +170,7 @@ TEST_CASE("a rank that does not launch its graph ends the others after the time-
                             Contains("the first collective that has not ended is all_reduce over "
                                      "data (ranks 0,1)"));
   CHECK(errors[1] == "");
+  CHECK(simulated::broken_rules() == std::vector<std::string>{});
 }
 
 TEST_CASE("the time-out of a graph names the first collective that its last launch has not ended") {
@@ -194,6 +195,54 @@ TEST_CASE("the time-out of a graph names the first collective that its last laun
                                         "over data (ranks 0,1,2)"));
     }
     CHECK(errors[2] == "");
+    CHECK(simulated::broken_rules() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("a rank that fails ends the graphs of all ranks before their communicators") {
+  simulated::restart(3);
+  const auto errors = run_gpus(2, 20s, [&](exec::Communicator& c, CudaDevice& device) {
+    const auto group = c.group("data", {0, 1});
+    OnGpu value(device, 4);
+    const auto entered = device.enter();
+    const auto step = record_sums(device, {group}, value.tensor);
+    if (c.rank() == 1) return c.abort("its disk is full");
+    step->launch({.step = 1});
+    device.synchronize([&] { c.check(); });
+  });
+  CHECK_THAT(errors[0], Contains("its disk is full"));
+  CHECK(errors[1] == "");
+  CHECK(simulated::broken_rules() == std::vector<std::string>{});
+}
+
+thread_local bool refuses_sums = false;
+decltype(ncclAllReduce)* sum_by_nccl = nullptr;
+
+TEST_CASE("a collective that cannot be recorded leaves its communicator as it was") {
+  simulated::restart(3);
+  sum_by_nccl = simulated::table().ncclAllReduce;
+  simulated::table().ncclAllReduce = [](const void* from, void* to, size_t n, ncclDataType_t type,
+                                        ncclRedOp_t op, ncclComm_t c, cudaStream_t s) {
+    return refuses_sums ? ncclInvalidUsage : sum_by_nccl(from, to, n, type, op, c, s);
+  };
+  std::vector<std::string> refusals(2);
+  const auto errors = run_gpus(2, 20s, [&](exec::Communicator& c, CudaDevice& device) {
+    const auto group = c.group("data", {0, 1});
+    OnGpu value(device, 4);
+    const auto entered = device.enter();
+    refuses_sums = true;
+    try {
+      record_sums(device, {group}, value.tensor);
+    } catch (const std::exception& error) {
+      refusals[c.rank()] = error.what();
+    }
+    refuses_sums = false;
+    group->run({.kind = Reduction::all_reduce, .input = value.tensor, .output = value.tensor});
+    device.synchronize([&] { c.check(); });
+  });
+  CHECK(errors == none(2));
+  for (const auto& refusal : refusals) {
+    CHECK_THAT(refusal, Contains("all_reduce over data (ranks 0,1)") && Contains("ncclAllReduce"));
   }
 }
 

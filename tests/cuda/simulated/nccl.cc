@@ -2,29 +2,18 @@
 // ranks that take part.
 #include <algorithm>
 #include <cstring>
-#include <span>
+#include <set>
 
-#include "exec/comm/reduce.h"
 #include "tests/cuda/simulated/machine.h"
+#include "tests/cuda/simulated/nccl_call.h"
 #include "tests/cuda/simulated/state.h"
 #include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 namespace {
 
-enum class Kind { all_reduce, all_gather, reduce_scatter, reduce, broadcast, send, receive };
-
-struct Call {
-  Kind kind = Kind::all_reduce;
-  int rank = 0;
-  const void* from = nullptr;
-  void* to = nullptr;
-  size_t count = 0;
-  ncclDataType_t type = ncclUint8;
-  ncclRedOp_t op = ncclSum;
-  int root = 0;  // or peer
-  WindowPlace from_place = {}, to_place = {};
-};
+using Call = NcclCall;
+using Kind = Call::Kind;
 
 struct State;
 
@@ -52,6 +41,8 @@ struct State {
   StreamState* stream = nullptr;  // of its last call
   int64_t collectives = 0;
   std::map<int, int64_t> sent, received;  // by peer
+  int64_t running = 0;                    // pieces of work that were submitted and have not ended
+  std::shared_ptr<void> uses = std::make_shared<char>();  // each call of a graph has a copy
 };
 
 std::map<uint64_t, std::shared_ptr<Clique>> cliques;
@@ -62,10 +53,12 @@ struct Launch {
   State* state;
   StreamState* stream;
   Call call;
-  std::string name;  // of the call, in a race
+  std::string name;            // of the call, in a race
+  std::shared_ptr<void> uses;  // the communicator's
 };
 thread_local int depth = 0;
 thread_local std::vector<Launch> group;
+thread_local std::set<int> aborting;  // the group's GPUs with an abort
 
 State& state_of(ncclComm_t communicator) { return *reinterpret_cast<State*>(communicator); }
 
@@ -73,68 +66,11 @@ Member member_of(const State& state) {
   return {state.clique.get(), state.clique->size, state.rank, state.device};
 }
 
-at::ScalarType type_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat32:
-      return at::kFloat;
-    case ncclFloat64:
-      return at::kDouble;
-    case ncclFloat16:
-      return at::kHalf;
-    case ncclBfloat16:
-      return at::kBFloat16;
-    case ncclInt64:
-      return at::kLong;
-    case ncclInt32:
-      return at::kInt;
-    case ncclInt8:
-      return at::kChar;
-    default:
-      return at::kByte;
-  }
-}
-
-size_t size_of(ncclDataType_t type) { return c10::elementSize(type_of(type)); }
-
-mesh::Reduce reduction_of(ncclRedOp_t op) {
-  switch (op) {
-    case ncclMax:
-      return mesh::Reduce::max;
-    case ncclMin:
-      return mesh::Reduce::min;
-    case ncclAvg:
-      return mesh::Reduce::average;
-    default:
-      return mesh::Reduce::sum;
-  }
-}
-
-// Adds in the order of the ranks, with the bits of the CPU's collectives.
-void reduce(const std::vector<Call>& calls, size_t first, size_t count, void* to) {
-  const auto skipped = first * size_of(calls[0].type);
-  std::vector<const std::byte*> inputs;
-  for (const auto& call : calls) {
-    inputs.push_back(static_cast<const std::byte*>(call.from) + skipped);
-  }
-  auto* output = static_cast<std::byte*>(to);
-  exec::reduce_elements(type_of(calls[0].type), inputs, std::span(&output, 1),
-                        reduction_of(calls[0].op), 0, static_cast<int64_t>(count));
-}
-
-bool fit(const std::vector<Call>& calls) {
-  return std::all_of(calls.begin(), calls.end(), [&](const Call& c) {
-    const auto& first = calls[0];
-    const bool pair = first.kind == Kind::send || first.kind == Kind::receive;
-    return c.count == first.count && c.type == first.type && c.op == first.op &&
-           (pair || (c.kind == first.kind && c.root == first.root));
-  });
-}
-
 // Returns a call's places as others rely on them. In place, a rank's own part of the other buffer is
 // at another offset on each rank, and only that rank uses it.
 std::pair<WindowPlace, WindowPlace> shared_places(const Call& c) {
   auto from = c.from_place, to = c.to_place;
-  const auto skipped = static_cast<int64_t>(c.count * size_of(c.type)) * c.rank;
+  const auto skipped = static_cast<int64_t>(c.bytes()) * c.rank;
   const auto is_part = [&](WindowPlace part, WindowPlace whole) {
     return part == WindowPlace{whole.window, whole.offset + skipped};
   };
@@ -157,57 +93,6 @@ void check_windows(const std::vector<Call>& calls) {
         "a collective's buffers lie at one offset of a window on all ranks");
   } else if (places.first.window >= 0 && places.second.window >= 0) {
     count_in_windows();
-  }
-}
-
-// Moves the data of an exchange whose calls are all there. Results are written after all operands
-// are read, since a call may be in place.
-void perform(std::vector<Call> calls) {
-  std::sort(calls.begin(), calls.end(), [](const Call& a, const Call& b) {
-    return a.rank < b.rank || (a.rank == b.rank && a.kind < b.kind);
-  });
-  const size_t count = calls[0].count, bytes = count * size_of(calls[0].type);
-  std::vector<std::vector<char>> results(calls.size());
-  const auto copied = [](const void* from, size_t n) {
-    const auto* bytes_of = static_cast<const char*>(from);
-    return std::vector<char>(bytes_of, bytes_of + n);
-  };
-  for (size_t c = 0; c < calls.size(); ++c) {
-    auto& result = results[c];
-    switch (calls[c].kind) {
-      case Kind::all_reduce:
-        result.resize(bytes);
-        reduce(calls, 0, count, result.data());
-        break;
-      case Kind::reduce_scatter:
-        result.resize(bytes);
-        reduce(calls, c * count, count, result.data());
-        break;
-      case Kind::reduce:
-        if (calls[c].rank != calls[c].root) break;
-        result.resize(bytes);
-        reduce(calls, 0, count, result.data());
-        break;
-      case Kind::all_gather:
-        for (const auto& call : calls) {
-          const auto part = copied(call.from, bytes);
-          result.insert(result.end(), part.begin(), part.end());
-        }
-        break;
-      case Kind::broadcast:
-        result = copied(calls[calls[c].root].from, bytes);
-        break;
-      case Kind::send:
-        break;
-      case Kind::receive:
-        for (const auto& call : calls) {
-          if (call.kind == Kind::send) result = copied(call.from, bytes);
-        }
-        break;
-    }
-  }
-  for (size_t c = 0; c < calls.size(); ++c) {
-    if (!results[c].empty()) std::memcpy(calls[c].to, results[c].data(), results[c].size());
   }
 }
 
@@ -267,29 +152,6 @@ void add_missing(Wait& wait, const Exchange& exchange) {
   }
 }
 
-// Returns the memory that a rank's call reads and writes.
-Accesses accesses_of(const Call& call, int size) {
-  const size_t part = call.count * size_of(call.type), all = part * static_cast<size_t>(size);
-  const bool root = call.rank == call.root;
-  switch (call.kind) {
-    case Kind::all_reduce:
-      return {.reads = {{call.from, part}}, .writes = {{call.to, part}}};
-    case Kind::all_gather:
-      return {.reads = {{call.from, part}}, .writes = {{call.to, all}}};
-    case Kind::reduce_scatter:
-      return {.reads = {{call.from, all}}, .writes = {{call.to, part}}};
-    case Kind::reduce:
-      return {.reads = {{call.from, part}}, .writes = {{call.to, root ? part : 0}}};
-    case Kind::broadcast:
-      return {.reads = {{call.from, root ? part : 0}}, .writes = {{call.to, part}}};
-    case Kind::send:
-      return {.reads = {{call.from, part}}, .writes = {}};
-    case Kind::receive:
-      return {.reads = {}, .writes = {{call.to, part}}};
-  }
-  return {};
-}
-
 // Submits a stream's calls of one communicator.
 void start(const std::vector<Launch>& launches, StreamState& stream) {
   auto& m = machine();
@@ -304,6 +166,7 @@ void start(const std::vector<Launch>& launches, StreamState& stream) {
     calls->emplace_back(join(*state, call), call);
   }
   state->stream = &stream;
+  ++state->running;
   name_by_label(stream);
   m.push(stream, {[state, calls, there = std::make_shared<bool>(false)] {
                     if (state->aborted) return true;
@@ -316,7 +179,7 @@ void start(const std::vector<Launch>& launches, StreamState& stream) {
                     return std::all_of(calls->begin(), calls->end(),
                                        [](const auto& call) { return call.first->done; });
                   },
-                  [] {},
+                  [state] { --state->running; },
                   [calls] {
                     Wait wait;
                     for (const auto& [exchange, call] : *calls) add_missing(wait, *exchange);
@@ -350,7 +213,7 @@ ncclResult_t enqueue(ncclComm_t communicator, cudaStream_t handle, Call call) {
     return m.refuse("a communicator's stream is of its device", ncclInvalidArgument);
   }
   call.rank = state.rank;
-  group.push_back({&state, &stream, call, label_or("NCCL")});
+  group.push_back({&state, &stream, call, label_or("NCCL"), state.uses});
   if (depth > 0) return ncclSuccess;
   launch(std::exchange(group, {}));
   m.submitted(lock);
@@ -393,11 +256,28 @@ ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* result) {
   return ncclSuccess;
 }
 
+// NCCL may wait for all kernels of a GPU while it aborts a communicator of it.
+void finish_aborts() {
+  for (const int device : std::exchange(aborting, {})) {
+    const bool waits = std::any_of(states.begin(), states.end(), [&](const auto& state) {
+      return state->device == device && !state->aborted && state->running > 0;
+    });
+    if (!waits) continue;
+    machine().broken.emplace_back("a GPU's communicators that have work are aborted in one group");
+  }
+}
+
 ncclResult_t end(ncclComm_t communicator, bool aborted) {
   auto& m = machine();
   const Lock lock(m.mutex);
   auto& state = state_of(communicator);
+  // NCCL would wait for them.
+  if (state.uses.use_count() > 1) {
+    m.broken.emplace_back("graphs are destroyed before the communicators that they call");
+  }
   state.aborted = true;
+  if (aborted) aborting.insert(state.device);
+  if (depth == 0) finish_aborts();
   end_windows(member_of(state), aborted);
   m.changed.notify_all();
   return ncclSuccess;
@@ -451,6 +331,7 @@ void add_nccl(Calls& t) {
     if (--depth > 0) return ncclSuccess;
     auto& m = machine();
     Lock lock(m.mutex);
+    finish_aborts();
     launch(std::exchange(group, {}));
     m.submitted(lock);
     return ncclSuccess;

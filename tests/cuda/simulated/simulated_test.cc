@@ -265,6 +265,30 @@ TEST_CASE("the reason of a rank that fails reaches the ranks that wait for it") 
   CHECK_THAT(errors[1], Catch::Contains("its disk is full"));
 }
 
+TEST_CASE("all groups of a rank are aborted together, since NCCL may wait for all their kernels") {
+  const bool fails = GENERATE(true, false);
+  simulated::restart(4);
+  const auto timeout = fails ? std::chrono::milliseconds(20s) : 300ms;
+  const auto errors = run_gpus(
+      2, timeout, [&](exec::Communicator& communicator, CudaDevice& device) {
+        const auto data = communicator.group("data", {0, 1}),
+                   tensor = communicator.group("tensor", {0, 1});
+        const auto entered = device.enter();
+        if (communicator.rank() == 1) {
+          if (fails) throw std::runtime_error("its disk is full");
+          return;
+        }
+        const auto x = at::zeros({4}), y = at::zeros({4});
+        const auto first = data->start({.kind = Kind::all_reduce, .input = x, .output = x}),
+                   second = tensor->start({.kind = Kind::all_reduce, .input = y, .output = y});
+        first->wait();
+        second->wait();
+        device.synchronize([&] { communicator.check(); });
+      });
+  CHECK_THAT(errors[0], Catch::Contains(fails ? "its disk is full" : "got: no answer"));
+  CHECK(simulated::broken_rules() == std::vector<std::string>{});
+}
+
 TEST_CASE("a collective is not late while it waits for computation before it") {
   simulated::restart(5);
   const auto errors = run_gpus(2, 600ms, [&](exec::Communicator& communicator, CudaDevice& device) {

@@ -57,9 +57,9 @@ struct EventState {
   double time = 0;                   // milliseconds
   const StreamState* on = nullptr;   // of the last record
   std::string after = {};            // the label at the last record
-  // Of an event that was last recorded in a capture: the capture, the event that stands for it in
-  // the graph, and the submissions before it.
-  std::shared_ptr<Capture> capture = {};
+  // Of an event that was last recorded in a capture: the capture, while it or its graph exists, the
+  // event that stands for it in the graph, and the submissions before it.
+  std::weak_ptr<Capture> capture = {};
   EventState* in_graph = nullptr;
   std::map<const StreamState*, int64_t> seen = {};
 };
