@@ -24,7 +24,7 @@ class RecordedStep {
   virtual void write(size_t upload, const at::Tensor& source) = 0;
 
   // Records the work that `submit` submits to the device, instead of running it: ops, upload(),
-  // Device::copy, Group::transfer of a recordable group, and Work::wait, which `submit` calls for all
+  // Device::copy, Group::transfer of recordable kinds, and Work::wait, which `submit` calls for all
   // its copies and transfers. Called once. Throws what `submit` throws, and Error where the device
   // cannot record the work, of which nothing has run then.
   virtual void record(const std::function<void()>& submit) = 0;

@@ -18,7 +18,8 @@ std::string unrecordable(const Prepared& prepared, const Op& op) {
     case Kind::collective:
       if (prepared.rows) return "exchanges as many rows as the host reads";
       if (prepared.transfer.kind == Collective::Kind::barrier) return "waits on the host";
-      if (prepared.group && prepared.group->size() > 1 && !prepared.group->recordable()) {
+      if (prepared.group && prepared.group->size() > 1 &&
+          !prepared.group->recordable(prepared.transfer.kind)) {
         return "exchanges tensors through the host";
       }
       return "";

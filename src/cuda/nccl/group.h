@@ -56,7 +56,7 @@ class NcclGroup : public exec::Group {
   std::shared_ptr<exec::Work> transfer(exec::Transfer transfer) override;
   void connect_pairs(const std::vector<Pair>& pairs) override;
   std::shared_ptr<void> register_memory(exec::CollectiveMemory memory) override;
-  bool recordable() const override { return true; }
+  bool recordable(exec::Collective::Kind) const override { return true; }
 
   // Throws Error when a collective has failed or exceeded the time-out. Of collectives in a graph,
   // failures only are known here: the communicator counts the graph's time.

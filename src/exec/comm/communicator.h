@@ -123,9 +123,9 @@ class Group {
   // wait for a rank that waits for another.
   virtual void connect_pairs(const std::vector<Pair>& /*pairs*/) {}
 
-  // Returns whether a transfer is work of the device's streams alone, so that the device can record
-  // it (exec/recorder.h).
-  virtual bool recordable() const { return false; }
+  // Returns whether a transfer of the kind is work of the device's streams alone, so that the
+  // device can record it (exec/recorder.h).
+  virtual bool recordable(Collective::Kind /*kind*/) const { return false; }
 
   // Returns zeroed memory that all ranks of the group map, 64-byte aligned, or nullptr where they
   // cannot. A rank counts its share as frames (exec/memory/allocator.h). Collective: all ranks call

@@ -14,10 +14,10 @@ class MixedGroup : public Group {
         messages_(std::move(messages)) {}
 
   std::shared_ptr<Work> transfer(Transfer transfer) override {
-    const bool message = transfer.kind == Collective::Kind::send ||
-                         transfer.kind == Collective::Kind::receive;
-    return (message ? messages_ : collectives_)->transfer(std::move(transfer));
+    return carrier(transfer.kind).transfer(std::move(transfer));
   }
+
+  bool recordable(Collective::Kind kind) const override { return carrier(kind).recordable(kind); }
 
   std::shared_ptr<std::byte> one_memory(int64_t bytes) override {
     return collectives_->one_memory(bytes);
@@ -30,6 +30,11 @@ class MixedGroup : public Group {
   void connect_pairs(const std::vector<Pair>& pairs) override { messages_->connect_pairs(pairs); }
 
  private:
+  Group& carrier(Collective::Kind kind) const {
+    const bool message = kind == Collective::Kind::send || kind == Collective::Kind::receive;
+    return *(message ? messages_ : collectives_);
+  }
+
   std::shared_ptr<Group> collectives_, messages_;
 };
 

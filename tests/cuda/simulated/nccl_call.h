@@ -28,8 +28,8 @@ struct NcclCall {
 // Returns whether calls of several ranks are one collective or message.
 bool fit(const std::vector<NcclCall>& calls);
 
-// Moves the data of calls that fit. Results are written after all operands are read, since a call may
-// be in place.
+// Moves the data of calls that fit. Results are written after all operands are read, since a call
+// may be in place.
 void perform(std::vector<NcclCall> calls);
 
 // Returns the memory that a rank's call reads and writes. `size`: the communicator's ranks.

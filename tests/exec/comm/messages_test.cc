@@ -33,6 +33,33 @@ Received run_both(Communicator& communicator) {
   return {sum[0].item<double>(), received[0].item<double>()};
 }
 
+// A communicator of two ranks whose groups run nothing.
+class Idle : public Communicator {
+ public:
+  explicit Idle(bool recordable) : recordable_(recordable) {}
+  int64_t rank() const override { return 0; }
+  int64_t world() const override { return 2; }
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    return std::make_shared<IdleGroup>(name, ranks, recordable_);
+  }
+  void abort(const std::string&) override {}
+
+ private:
+  class IdleGroup : public Group {
+   public:
+    IdleGroup(const std::string& name, const std::vector<int64_t>& ranks, bool recordable)
+        : Group(name, ranks, 0), recordable_(recordable) {}
+    bool recordable(Collective::Kind) const override { return recordable_; }
+    std::shared_ptr<Work> transfer(Transfer) override { return nullptr; }
+
+   private:
+    bool recordable_;
+  };
+
+  bool recordable_;
+};
+
 }  // namespace
 
 TEST_CASE("messages go by one communicator, and collectives of the same groups by another") {
@@ -49,6 +76,19 @@ TEST_CASE("messages go by one communicator, and collectives of the same groups b
     must(found.sum == static_cast<double>(n), "a sum is lost");
     must(found.message == -1, "a message goes by the communicator of collectives");
   });
+}
+
+TEST_CASE("a step can be recorded if that holds for what carries its messages or collectives") {
+  using Kind = Collective::Kind;
+  for (const bool messages : {true, false}) {
+    const auto group = with_messages(std::make_shared<Idle>(!messages),
+                                     std::make_shared<Idle>(messages))
+                           ->group("pipe", {0, 1});
+    for (const auto kind : {Kind::send, Kind::receive}) CHECK(group->recordable(kind) == messages);
+    for (const auto kind : {Kind::all_reduce, Kind::all_gather, Kind::broadcast}) {
+      CHECK(group->recordable(kind) == !messages);
+    }
+  }
 }
 
 TEST_CASE("a rank that fails ends the waits of both communicators") {
