@@ -99,6 +99,35 @@ TEST_CASE("on a machine without a GPU gpu-check trains, resumes and measures on 
   CHECK(check.status("tests-deterministic") == "skipped");
 }
 
+TEST_CASE("the model of gpu-check fails where a GPU refuses to record its steps") {
+  const Folder folder;
+  const auto command = folder.write("build/perigee", R"(#!/bin/sh
+[ "$1" = train ] || exit 0
+if grep -q 'graphs = "true"' "$2"; then echo the graph is refused; exit 1; fi
+run=${8#train.output=}
+mkdir -p "$run"
+for step in 1 2 3 4 5 6; do
+  echo '{"step": 1, "loss": 2.0, "step_s": 0.1, "submit_s": [0.1]}'
+done > "$run/metrics.jsonl"
+echo '{"summary": {"peak_bytes": [1]}}' >> "$run/metrics.jsonl"
+)");
+  fs::permissions(command, fs::perms::owner_all);
+  folder.write("torch/libtorch_cpu.so", "");
+  folder.write("python/torch.py", "__version__ = \"\"\n");  // PyTorch is absent
+  How how;
+  how.environment = {{"PERIGEE_BUILD", folder / "build"}, {"PYTHONPATH", folder / "python"}};
+  const auto ran = Process({"python3", "scripts/gpu-check", "--device", "cuda", "--only", "gpt2",
+                            "--torch", folder / "torch", "--output", folder / "out"},
+                           how)
+                       .wait();
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == 1);
+  const auto report = nlohmann::json::parse(read(folder / "out/gpu-check.json"));
+  const auto& part = report.at("parts").at(0);
+  CHECK(part.at("reason") == "with graphs: perigee ended with 1: the graph is refused");
+  CHECK(part.at("figures").at("Perigee, kept, ms a step") > 0);
+}
+
 TEST_CASE("an archive of gpu-check has a build's programs, and runs where it is unpacked") {
   const Folder folder;
   const auto build = folder / "build";
