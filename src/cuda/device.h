@@ -38,7 +38,7 @@ struct GraphState {
   int64_t launched = 0;
   int64_t usual_nanoseconds = 0;
   const RecordedCollectives* running = nullptr;
-  std::set<cudaGraphExec_t*> graphs;  // of the steps that were recorded
+  std::set<cudaGraphExec_t*> graphs;  // of recorded steps; a destroyed one is nullptr
 };
 
 class CudaDevice : public exec::Device {
