@@ -151,7 +151,7 @@ if(TARGET tests_cuda)
   # The switches between threads, which take most of the tests' time, are not what the sanitizer looks at.
   set_source_files_properties(tests/cuda/host/launch.cc PROPERTIES COMPILE_OPTIONS "-O2;-fno-sanitize=address,alignment")
   file(GLOB host_sources CONFIGURE_DEPENDS
-    tests/cuda/host/*.cc tests/cuda/simulated/*.cc
+    tests/cuda/host/*.cc tests/cuda/simulated/*.cc tests/cuda/simulated/nccl/*.cc
     tests/cuda/simulated/programs/*.cc src/cuda/*.cc src/cuda/graphs/*.cc src/cuda/ops/*.cc src/cuda/nccl/*.cc)
   list(FILTER host_sources EXCLUDE REGEX "host/launch.cc$|src/cuda/(calls|host|torch_allocator|torch_side).cc$")
   foreach(part built_in memory models ranks support)  # plans that the programs of simulated GPUs carry out

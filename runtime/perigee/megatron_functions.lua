@@ -130,7 +130,9 @@ for option, part in pairs(hooks) do
   methods.define {
     name = "megatron_" .. option,
     doc = option .. "(plan, request) edits the plan, once, before the training.",
-    fields = { number = { type = "integer", required = true, doc = "position of the function among those of all configs in the script" } },
+    fields = {
+      number = { type = "integer", required = true, doc = "position among the functions of all configs" },
+    },
     apply = function(plan, config, request)
       local before = without_notes(plan)
       given[config.number](plan, request)

@@ -109,10 +109,9 @@ TEST_CASE(
   const auto g = model({64, 64, 64, 64, 64});
   const auto microbatches = [&](int64_t batch, const std::string& mesh,
                                 const std::string& more = "") {
-    const auto strategy = from_json(
-        Json::parse(R"([["parallel_mode", )" + mesh + R"(], ["pipeline_parallel", {}])" + more +
-                    "]"),
-        "test");
+    const auto strategy = from_json(Json::parse(R"([["parallel_mode", )" + mesh +
+                                                R"(], ["pipeline_parallel", {}])" + more + "]"),
+                                    "test");
     return make_plan(strategy, {.graph = &g, .global_batch = batch}).microbatches;
   };
   const auto on_data = [](int64_t data) {

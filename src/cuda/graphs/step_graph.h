@@ -15,7 +15,7 @@ namespace perigee::cuda {
 // has: NCCL waits for that when it destroys or aborts them.
 std::unique_ptr<exec::Recorder> graph_recorder(CudaDevice& device);
 
-// Destroys the graphs of all recorded steps, of which none can be launched after it. CUDA frees a
+// Destroys the graphs of all recorded steps, none of which can be launched afterwards. CUDA frees a
 // graph that runs when it ends. Throws nothing.
 void destroy_graphs(CudaDevice& device);
 

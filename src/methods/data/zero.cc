@@ -65,8 +65,7 @@ class Zero : public MethodWith<UnitConfig> {
            refusal);
     }
     for (auto& unit : plan.units) {
-      const bool wanted = given.one_copy ? *given.one_copy
-                                         : share_memory(plan, unit.axes, request);
+      const bool wanted = given.one_copy ? *given.one_copy : share_memory(plan, unit.axes, request);
       unit.one_copy = wanted && refusal.empty();
     }
     const bool one_copy = !plan.units.empty() && plan.units[0].one_copy;

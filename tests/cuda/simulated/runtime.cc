@@ -5,8 +5,8 @@
 
 #include "tests/cuda/simulated/blas_lt.h"
 #include "tests/cuda/simulated/machine.h"
+#include "tests/cuda/simulated/nccl/windows.h"
 #include "tests/cuda/simulated/state.h"
-#include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 namespace {

@@ -95,8 +95,8 @@ TEST_CASE("the parameter that a constrained op reads is placed on every axis") {
   CHECK_NOTHROW(plan::verify(plan, given.graph));
   CHECK(input_placements(given, plan, scope, op) == "R R ");
   CHECK(mesh::to_string(plan.placements.at("blocks.1.norm1.weight")) == "R,R");
-  const auto one = train(given, plan_of(given, strategy_on(R"(["data", 1])", "", 1),
-                                        kConstraintsRows))[0];
+  const auto one = train(given,
+                         plan_of(given, strategy_on(R"(["data", 1])", "", 1), kConstraintsRows))[0];
   CHECK(compare(one, train(given, plan)) == "");
 }
 

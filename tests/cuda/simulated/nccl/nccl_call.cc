@@ -1,4 +1,4 @@
-#include "tests/cuda/simulated/nccl_call.h"
+#include "tests/cuda/simulated/nccl/nccl_call.h"
 
 #include <algorithm>
 #include <cstring>

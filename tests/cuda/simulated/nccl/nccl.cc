@@ -5,9 +5,9 @@
 #include <set>
 
 #include "tests/cuda/simulated/machine.h"
-#include "tests/cuda/simulated/nccl_call.h"
+#include "tests/cuda/simulated/nccl/nccl_call.h"
+#include "tests/cuda/simulated/nccl/windows.h"
 #include "tests/cuda/simulated/state.h"
-#include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 namespace {

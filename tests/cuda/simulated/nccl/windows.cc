@@ -1,4 +1,4 @@
-#include "tests/cuda/simulated/windows.h"
+#include "tests/cuda/simulated/nccl/windows.h"
 
 #include <algorithm>
 #include <functional>

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cuda/calls.h"
+#include "tests/cuda/simulated/nccl/windows.h"
 #include "tests/cuda/simulated/races.h"
-#include "tests/cuda/simulated/windows.h"
 
 namespace perigee::cuda::simulated {
 
