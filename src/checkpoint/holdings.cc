@@ -84,12 +84,6 @@ void add_copies(const graph::Graph& graph, const plan::Plan& plan, int64_t step,
   }
 }
 
-// Returns whether a parameter has no gradient.
-bool is_frozen(const graph::Graph& graph, const graph::Input& input) {
-  return input.kind == graph::Input::Kind::parameter &&
-         !graph.find_output(graph::Output::Kind::gradient, input.name);
-}
-
 }  // namespace
 
 TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy) {
@@ -103,7 +97,7 @@ bool are_apart(const graph::Graph& graph, const plan::Plan& plan, const std::str
                int64_t step) {
   if (plan::copies_of(plan) == 1) return false;
   const auto* input = graph.find_input(name);
-  if (input && (graph.is_fixed(*input) || is_frozen(graph, *input))) return false;
+  if (input && graph.is_fixed(*input)) return false;
   const auto colon = name.find(':');
   const bool state = colon != std::string::npos;
   const auto parameter = state ? name.substr(colon + 1) : name;

@@ -17,7 +17,7 @@ constexpr std::string_view kOrder[] = {
     "gradient_accumulation",  //
     "pipeline_parallel",      // the others see the stages
     "mixed_parallel",         // it contains pipeline_parallel
-    "ds_3d_parallel",         // it contains it too, and has a number of microbatches of its own
+    "ds_3d_parallel",         // it contains it too, and may set the microbatches
     "grad_comm",              // the size of a bucket is also that of a unit
     "amp_native",             // it and half set the dtype that module_replace looks at
     "half",                   //

@@ -89,7 +89,7 @@ Values values_of(const Plan& plan) {
   return values;
 }
 
-// Returns the values of plans that differ only in the order or number of members of lists.
+// Returns the plan's values with lists in their order, for plans that differ in nothing else.
 Values ordered_values_of(const Plan& plan) {
   Values values;
   flatten(json::parse(print(plan)), "", /*by_member=*/false, values);

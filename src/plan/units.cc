@@ -96,6 +96,12 @@ std::string_view why_no_one_copy(const Plan& plan, int level) {
   return "";
 }
 
+bool is_in_unit(const Plan& plan, const std::string& parameter) {
+  return std::ranges::any_of(plan.units, [&](const Unit& unit) {
+    return std::ranges::find(unit.parameters, parameter) != unit.parameters.end();
+  });
+}
+
 std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
   std::vector<FlatUnit> result;
   const auto mesh = mesh::of_rank(plan.mesh, rank);

@@ -48,6 +48,9 @@ bool stores_parts(const Plan& plan, const Unit& unit);
 // (Unit::one_copy), or "".
 std::string_view why_no_one_copy(const Plan& plan, int level);
 
+// Returns whether the parameter is in a unit.
+bool is_in_unit(const Plan& plan, const std::string& parameter);
+
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
 std::vector<FlatUnit> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);
 

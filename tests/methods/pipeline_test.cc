@@ -140,7 +140,7 @@ TEST_CASE("ds_3d_parallel refuses another number of microbatches than gradient_a
                     ds_config + "}]]"),
         "test");
     CHECK_THROWS_WITH(make_plan(strategy, {.graph = &g, .global_batch = 8}),
-                      "[ds_3d_parallel] gradient_accumulation asks for 2 microbatches, but "
+                      "[ds_3d_parallel] the strategy asks for 2 microbatches, but "
                       "ds_config makes 4: remove one of them");
   };
   refused(R"({"gradient_accumulation_steps": 4})");

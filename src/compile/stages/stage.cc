@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <ranges>
 #include <set>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "compile/stages/shared_gradients.h"
 #include "compile/stages/stage_inputs.h"
 #include "plan/pipeline.h"
+#include "plan/units.h"
 #include "schedule/of_plan.h"
 
 namespace perigee::compile {
@@ -44,8 +44,7 @@ class Cutting {
         transfers_(transfers),
         rank_(rank),
         old_(local.graph),
-        axis_(plan.pipeline.axis),
-        wire_(plan.pipeline.dtype),
+        plan_(plan),
         stages_(stage_of_parts(plan)),
         parts_(plan::parts_of(old_, plan.pipeline)),
         shared_(find_shared_gradients(old_, parts_, stages_)),
@@ -53,8 +52,6 @@ class Cutting {
         moved_(old_.nodes.size(), -1),
         schedule_(schedule),
         order_(schedule.orders[stage_of(plan, rank)]),
-        kept_(plan.recompute.kept_microbatches),
-        overlap_(plan.overlap),
         pools_(std::move(pools)) {
     for (auto* pools : {&pools_.recomputed, &pools_.kept}) {
       if (!pools->empty()) continue;
@@ -65,7 +62,8 @@ class Cutting {
     if (transfers) edges_ = transfers->edges;
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
-    stage_.kept = kept_microbatches(order_, schedule.microbatches, kept_);
+    stage_.kept = kept_microbatches(order_, schedule.microbatches,
+                                    plan_.recompute.kept_microbatches);
     const auto kept = std::ranges::count(stage_.kept, true);
     if (kept == 0 || kept == std::ssize(stage_.kept)) stage_.kept.clear();
     for (const auto& input : old_.inputs) is_input_[input.value.index] = true;
@@ -95,7 +93,8 @@ class Cutting {
     stage_.interleaved = interleaved[stage_.index];
     separate_users(pools_.recomputed, edges_);
     separate_users(pools_.kept, edges_);
-    const auto& copies = rendezvous_.copies(schedule_, edges_, interleaved, kept_, pools_);
+    const auto& copies = rendezvous_.copies(schedule_, edges_, interleaved,
+                                            plan_.recompute.kept_microbatches, pools_);
     const auto add = [&](const PartId& part, int owner, int64_t count) {
       auto frame = part;
       frame.part = owner;
@@ -131,17 +130,17 @@ class Cutting {
     const bool training = splits || has(PipelineKind::backward);
     std::vector<bool> weights(new_.nodes.size());
     std::set<int> deferred;  // parts
-    if (splits && !overlap_.deferred.empty()) {
+    if (splits && !plan_.overlap.deferred.empty()) {
       fail("overlap",
            "{} already defers the gradients of all weights, also that of {}: leave deferred_head "
            "out, or choose another schedule (1f1b)",
-           schedule_.name, fmt::join(overlap_.deferred, ", "));
+           schedule_.name, fmt::join(plan_.overlap.deferred, ", "));
     }
     if (splits) {
       weights = find_weight_nodes(new_, part_);
-    } else if (training && !overlap_.deferred.empty() &&
+    } else if (training && !plan_.overlap.deferred.empty() &&
                mine(schedule_.stages * schedule_.chunks - 1)) {
-      weights = find_deferred_nodes(new_, part_, overlap_.deferred);
+      weights = find_deferred_nodes(new_, part_, plan_.overlap.deferred);
       for (size_t n = 0; n < weights.size(); ++n) {
         if (weights[n]) deferred.insert(part_[n]);
       }
@@ -150,9 +149,9 @@ class Cutting {
              "deferred_head defers the last stage's contribution to the gradient of {}, but it has "
              "none, or needs it in its backward pass: leave deferred_head out, or name another "
              "parameter (head)",
-             fmt::join(overlap_.deferred, ", "));
+             fmt::join(plan_.overlap.deferred, ", "));
       }
-      const auto limit = overlap_.deferred_limit;
+      const auto limit = plan_.overlap.deferred_limit;
       stage_.deferred = limit == 0 ? schedule_.microbatches
                                    : std::min<int64_t>(limit, schedule_.microbatches);
     }
@@ -222,9 +221,10 @@ class Cutting {
     for (size_t i = 0; i < old_.inputs.size(); ++i) {
       const auto& input = old_.inputs[i];
       const auto& stages = users[input.value.index];
-      // Units hold all their parameters. An evaluation updates nothing else for the next step.
+      // A unit's layout needs its unused parameters, also in an evaluation; other unused inputs
+      // matter only where a step updates them.
       const bool unused = stages.empty() && input.kind != Input::Kind::constant &&
-                          (input.kind == Input::Kind::parameter || has(PipelineKind::backward) ||
+                          (plan::is_in_unit(plan_, input.name) || has(PipelineKind::backward) ||
                            has(PipelineKind::weight_grad));
       if (input.kind == Input::Kind::parameter && stages.size() > 1) {
         stage_.shared[input.name] = {stages.begin(), stages.end()};
@@ -237,6 +237,11 @@ class Cutting {
       placements_.push_back(local_.inputs[i]);
       inputs_[input.value.index] = v;
     }
+  }
+
+  graph::TensorType wire_type(graph::TensorType type) const {
+    if (plan_.pipeline.dtype && graph::is_floating(type.dtype)) type.dtype = *plan_.pipeline.dtype;
+    return type;
   }
 
   void visit(NodeId n) {
@@ -278,8 +283,7 @@ class Cutting {
     };
     const bool sends = mine(transfer.maker);
     const auto& type = old_.type(sends ? v : result);
-    auto wire = type;
-    if (wire_ && graph::is_floating(type.dtype)) wire.dtype = *wire_;
+    const auto wire = wire_type(type);
     const bool casts = wire.dtype != type.dtype;
     if (sends) {
       auto value = value_in(v, part);
@@ -318,7 +322,8 @@ class Cutting {
           source.op, source.scope, maker, part);
     }
     check_direction(maker, part, source);
-    const auto channel = Stream::message(axis_, {.stage = stages_[maker], .part = maker},
+    const auto channel = Stream::message(plan_.pipeline.axis,
+                                         {.stage = stages_[maker], .part = maker},
                                          {.stage = stages_[part], .part = part})
                              .name();
     const auto add = [&](const char* op, std::vector<std::pair<std::string, graph::Arg>> args,
@@ -326,9 +331,7 @@ class Cutting {
       return append(mine(maker) ? maker : part, source.phase, source.scope, op, std::move(args),
                     std::move(results));
     };
-    const auto type = old_.type(v);
-    auto sent = type;
-    if (wire_ && graph::is_floating(type.dtype)) sent.dtype = *wire_;
+    const auto type = old_.type(v), sent = wire_type(type);
     const bool casts = sent.dtype != type.dtype;
     if (mine(maker)) {
       auto value = value_in(v, maker);
@@ -446,8 +449,7 @@ class Cutting {
   const StageTransfers* transfers_;
   const int64_t rank_;
   const Graph old_;
-  const std::string axis_;
-  const std::optional<graph::DType> wire_;
+  const plan::Plan& plan_;
   const std::vector<int> stages_;  // by part
   const std::vector<int> parts_;   // by old node
   const SharedGradients shared_;
@@ -459,8 +461,6 @@ class Cutting {
   std::vector<int> part_;  // by new node
   const Schedule& schedule_;
   const std::vector<PipelineOp>& order_;  // of the stage
-  const int64_t kept_;                    // microbatches in flight
-  const plan::Overlap& overlap_;
   PoolsOfFrames pools_;
   std::set<int> exchanging_;             // parts that exchange rows, where that is hidden
   std::set<std::pair<int, int>> edges_;  // pairs of parts: the second uses results of the first

@@ -61,7 +61,9 @@ class NcclCommunicator : public exec::Communicator {
       fail_run("communicator", "rank {} must go on with all ranks, but got: {}", options_.rank,
                failure);
     }
-    for (auto& [key, group] : groups_) group->check();
+    for (auto& [key, group] : groups_) {
+      if (group) group->check();
+    }
     check_graph();
   }
 

@@ -60,8 +60,8 @@ PERIGEE_BOTH double gradient_factor(double factor, const float* loss_scale) {
   return loss_scale ? factor / *loss_scale : factor;
 }
 
-// Returns the factor of gradients that have the norm `norm` with it, lowered so that the norm is at
-// most max_norm; 0 or less: no limit. Where the norm is NaN, so is the factor, as in
+// Returns `factor`, lowered where gradients that have the norm `norm` with it would exceed max_norm;
+// 0 or less: no limit. Where the norm is NaN, so is the factor, as in
 // torch.nn.utils.clip_grad_norm_: a minimum of 1 and NaN would be 1.
 PERIGEE_BOTH double clipped_factor(double factor, double norm, double max_norm) {
   const double ratio = max_norm / (norm + 1e-6);

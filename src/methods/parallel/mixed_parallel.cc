@@ -132,7 +132,7 @@ class DeepSpeed {
     if (wanted == 0) return;
     if (plan_.microbatches != 0 && plan_.microbatches != wanted) {
       fail("ds_3d_parallel",
-           "gradient_accumulation asks for {} microbatches, but ds_config makes {}: remove one of "
+           "the strategy asks for {} microbatches, but ds_config makes {}: remove one of "
            "them",
            plan_.microbatches, wanted);
     }

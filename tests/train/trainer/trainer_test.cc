@@ -1,5 +1,7 @@
 #include "train/trainer.h"
 
+#include <torch/nn/modules/linear.h>
+
 #include <cmath>
 #include <filesystem>
 
