@@ -51,14 +51,16 @@ class CudaDevice : public exec::Device {
   // registers no other.
   virtual bool registrable() const = 0;
   int index() const { return place().index(); }
-  GraphState& graph_state() { return graph_state_; }
+  GraphState& graph_state() { return *graph_state_; }
+  // For graphs, which may outlive the device.
+  const std::shared_ptr<GraphState>& shared_graph_state() const { return graph_state_; }
 
   // Makes later work on the compute stream, and on this thread's current stream, wait for
   // the event.
   void follow(const Event& event) const;
 
  private:
-  GraphState graph_state_;
+  std::shared_ptr<GraphState> graph_state_ = std::make_shared<GraphState>();
 };
 
 // Returns the rank's device. Throws Error where there is no such GPU or it is not supported.

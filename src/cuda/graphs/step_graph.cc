@@ -41,6 +41,7 @@ class StepGraph : public exec::RecordedStep {
  public:
   StepGraph(CudaDevice& device, std::span<const int64_t> upload_bytes)
       : device_(device),
+        state_(device.shared_graph_state()),
         index_(device.index()),
         number_(make_upload(sizeof(uint32_t))),
         step_(device.allocate(sizeof(uint32_t), /*communicates=*/false)),
@@ -50,9 +51,8 @@ class StepGraph : public exec::RecordedStep {
   }
 
   ~StepGraph() override {
-    auto& state = device_.graph_state();
-    if (state.running == &collectives_) state.running = nullptr;
-    state.graphs.erase(&graph_);
+    if (state_->running == &collectives_) state_->running = nullptr;
+    state_->graphs.erase(&graph_);
     destroy_graph(graph_, index_);
   }
 
@@ -69,12 +69,11 @@ class StepGraph : public exec::RecordedStep {
 
   void record(const std::function<void()>& submit) override {
     const auto stream = device_.stream();
-    auto& state = device_.graph_state();
     cudaGraph_t captured = nullptr;
     std::exception_ptr failure;
     pool_.open();
     PERIGEE_CUDA(cudaStreamBeginCapture, stream, cudaStreamCaptureModeThreadLocal);
-    state.recording = &collectives_;
+    state_->recording = &collectives_;
     try {
       copy(step_.get(), number_);
       submit();
@@ -86,7 +85,7 @@ class StepGraph : public exec::RecordedStep {
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
-    state.recording = nullptr;
+    state_->recording = nullptr;
     const auto ended = calls().cudaStreamEndCapture(stream, &captured);
     pool_.close();
     if (!failure && ended == cudaSuccess && next_ != uploads_.size()) {
@@ -101,7 +100,7 @@ class StepGraph : public exec::RecordedStep {
     }
     check(ended, "cudaStreamEndCapture");
     PERIGEE_CUDA(cudaGraphInstantiateWithFlags, &graph_, captured, 0);
-    state.graphs.insert(&graph_);
+    state_->graphs.insert(&graph_);
   }
 
   void upload(const at::Tensor& target) override {
@@ -121,10 +120,9 @@ class StepGraph : public exec::RecordedStep {
     *reinterpret_cast<uint32_t*>(number_.memory.get()) = static_cast<uint32_t>(launch.step);
     collectives_.begin(device_.stream());
     PERIGEE_CUDA(cudaGraphLaunch, graph_, device_.stream());
-    auto& state = device_.graph_state();
-    state.launched = exec::now();
-    state.usual_nanoseconds = launch.usual_nanoseconds;
-    state.running = &collectives_;
+    state_->launched = exec::now();
+    state_->usual_nanoseconds = launch.usual_nanoseconds;
+    state_->running = &collectives_;
   }
 
  private:
@@ -134,6 +132,7 @@ class StepGraph : public exec::RecordedStep {
   }
 
   CudaDevice& device_;
+  std::shared_ptr<GraphState> state_;
   int index_;  // of the GPU
   std::vector<Upload> uploads_;
   Upload number_;  // of the step

@@ -20,19 +20,31 @@ bool is_half(const Tensor& t) {
   return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
 }
 
-// Returns the type in which LibTorch computes a norm of x: float32 for half types where its kernel
-// keeps statistics in them (on the CPU), or takes no weight or bias of another type (on a GPU).
-at::ScalarType computed_type(const Tensor& x, Operands in, int weight, int bias) {
-  const auto differs = [&](int vector) {
-    return vector >= 0 && in[vector].scalar_type() != x.scalar_type();
-  };
-  const bool wide = is_half(x) && (x.is_cpu() || differs(weight) || differs(bias));
-  return wide ? at::kFloat : x.scalar_type();
-}
+// The types that LibTorch's kernels get. Beside rows of a half type, those of the CPU keep statistics
+// in float32 only if weights are float32; those of a GPU take no weights of another type, so that
+// rows beside such weights are float32, too.
+struct Types {
+  at::ScalarType rows, weights;
 
-Tensor operand_or_none(Operands in, int position, at::ScalarType type) {
-  return position < 0 ? Tensor() : in[position].to(type);
-}
+  Types(const Tensor& x, Operands in, int weight, int bias)
+      : rows(x.scalar_type()), weights(x.scalar_type()) {
+    const auto differs = [&](int vector) {
+      return vector >= 0 && in[vector].scalar_type() != x.scalar_type();
+    };
+    if (!is_half(x)) return;
+    if (x.is_cpu() || differs(weight) || differs(bias)) weights = at::kFloat;
+    if (!x.is_cpu()) rows = weights;
+  }
+
+  // Returns a weight or bias. For an op without it, returns a tensor of `otherwise` or, where rows
+  // have the weights' type, none.
+  Tensor weight(Operands in, int position, const std::vector<int64_t>& shape, double otherwise,
+                const Tensor& x) const {
+    if (position >= 0) return in[position].to(weights);
+    if (rows == weights) return {};
+    return at::full(shape, otherwise, x.options().dtype(weights));
+  }
+};
 
 // aten::native_layer_norm of a tensor that is given apart from the other operands.
 class Forward {
@@ -51,10 +63,10 @@ class Forward {
   }
 
   void operator()(const Tensor& x, Operands in, Results out) const {
-    const auto type = computed_type(x, in, weight_, bias_);
-    auto [y, mean, rstd] = at::native_layer_norm(x.to(type), shape_,
-                                                 operand_or_none(in, weight_, type),
-                                                 operand_or_none(in, bias_, type), eps_);
+    const Types types(x, in, weight_, bias_);
+    auto [y, mean, rstd] = at::native_layer_norm(x.to(types.rows), shape_,
+                                                 types.weight(in, weight_, shape_, 1, x),
+                                                 types.weight(in, bias_, shape_, 0, x), eps_);
     y = y.to(x.scalar_type());
     out[first_] = y.to(type_.value_or(y.scalar_type()));
     if (types_[0]) out[first_ + 1] = mean.to(*types_[0]);
@@ -122,15 +134,15 @@ Kernel layer_norm_backward(const Arguments& a) {
           mask = std::array<bool, 3>{(*masks)[0], (*masks)[1], (*masks)[2]}](
              Operands in, Results out, const Draw&) {
     const auto& x = in[self];
-    const auto type = computed_type(x, in, weight, bias);
+    const Types types(x, in, weight, bias);
     // The kernels read statistics of float32 for half types.
     const auto statistics = [&](int position) {
       return is_half(x) ? in[position].to(at::kFloat) : in[position];
     };
     const auto wanted = [&](int i, int position) { return mask[i] && position >= 0; };
     auto results = at::native_layer_norm_backward(
-        in[grad].to(type), x.to(type), shape, statistics(mean), statistics(rstd),
-        operand_or_none(in, weight, type), operand_or_none(in, bias, type),
+        in[grad].to(types.rows), x.to(types.rows), shape, statistics(mean), statistics(rstd),
+        types.weight(in, weight, shape, 1, x), types.weight(in, bias, shape, 0, x),
         {mask[0], wanted(1, weight), wanted(2, bias)});
     if (mask[0]) out[0] = std::get<0>(results).to(x.scalar_type());
     if (mask[0] && other >= 0) out[0] = sum_of(out[0], in[other]);

@@ -138,7 +138,7 @@ TEST_CASE("frozen weights keep every bit and have no gradient and no optimizer s
 TEST_CASE("frozen weights in units are not averaged over copies", "[adapters]") {
   const Plans four(4);
   const auto plan = four.plan(R"(["zero", 2], ["data", 2])",
-                        R"(["fsdp", {"axis": "zero"}], ["local_sgd", {"every": 1}])");
+                              R"(["fsdp", {"axis": "zero"}], ["local_sgd", {"every": 1}])");
   compile::NoTraces traces;
   const auto program = compile::compile(four.given.graph, plan, {}, 0, traces);
   int averages = 0;
