@@ -1,6 +1,7 @@
 // Adapters under every kind of plan against one device, with negative controls.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "compile/compile.h"
@@ -136,9 +137,13 @@ TEST_CASE("frozen weights keep every bit and have no gradient and no optimizer s
 }
 
 TEST_CASE("frozen weights in units are not averaged over copies", "[adapters]") {
-  const Plans four(4);
-  const auto plan = four.plan(R"(["zero", 2], ["data", 2])",
-                              R"(["fsdp", {"axis": "zero"}], ["local_sgd", {"every": 1}])");
+  const Plans four(4);  // a graph of two samples: those of a copy in one of two microbatches
+  const auto methods = fmt::format(
+      R"(["lora", {}], ["fsdp", {{"axis": "zero"}}], ["local_sgd", {{"every": 1}}])", four.config);
+  const auto plan = plan_of(four.given, strategy_on(R"(["zero", 2], ["data", 2])", methods, 2),
+                            kRows);
+  CHECK(std::ranges::any_of(
+      plan.units, [](const auto& unit) { return unit.name.find("frozen") != std::string::npos; }));
   compile::NoTraces traces;
   const auto program = compile::compile(four.given.graph, plan, {}, 0, traces);
   int averages = 0;
