@@ -1,4 +1,7 @@
 // What a trainer refuses, and how it goes on after errors.
+#include <chrono>
+#include <thread>
+
 #include "base/error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/trainer/setup.h"
@@ -46,13 +49,18 @@ TEST_CASE("a trainer of several ranks goes on after a batch or a checkpoint that
   CHECK(trainer.step(batch).step == 2);
 }
 
-// Throws once, when the samples of rank 1 of two are read for step 2.
+// Throws once, when the second of two ranks reads its samples of step 2.
 struct FailsOnce : DataSource {
   std::unique_ptr<DataSource> source;
-  bool fails = true;
-  explicit FailsOnce(std::unique_ptr<DataSource> given) : source(std::move(given)) {}
+  std::chrono::milliseconds after;  // time in which the other rank goes as far as it can
+  int calls = 0;                    // of step 2
+  explicit FailsOnce(std::unique_ptr<DataSource> given, std::chrono::milliseconds after = {})
+      : source(std::move(given)), after(after) {}
   Batch at(int64_t step, Range samples) override {
-    if (step == 2 && samples.begin == 4 && std::exchange(fails, false)) throw 5;
+    if (step == 2 && ++calls == 2) {
+      std::this_thread::sleep_for(after);
+      throw 5;
+    }
     return source->at(step, samples);
   }
 };
@@ -116,7 +124,7 @@ TEST_CASE("after an error while weights changed a trainer needs a checkpoint") {
   const auto plan = make_plan(
       setup.source, Strategy::file("strategies/data_parallel/local_sgd.lua"), setup.job, {2});
   Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2),
-                  std::make_unique<FailsOnce>(setup.data())};
+                  std::make_unique<FailsOnce>(setup.data(), std::chrono::milliseconds(300))};
   const auto batch = setup.data()->at(1, {0, 8});
   trainer.step(batch);
   const test::Folder folder;
