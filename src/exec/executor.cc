@@ -52,7 +52,7 @@ struct Executor::Impl {
   Submitter* submitter;  // nullptr: the device runs or submits work within the calls
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
-  std::vector<const Instruction*> first_updates;                        // by section: find_updates
+  std::vector<const Instruction*> first_updates;                        // by section (find_updates)
   std::map<int32_t, std::byte*> borrowed;  // by value: its address in the lender's memory
   std::vector<std::pair<at::Tensor, std::string>> scalars;
   size_t copies = 1;                                               // largest number of a frame
@@ -91,7 +91,6 @@ struct Executor::Impl {
   }
 
   void find_kernels();
-  void find_updates();
   void prepare_bindings();
   PreparedSection& prepare(int32_t section, int32_t slot);
   void run(const StepInputs& inputs);
@@ -133,27 +132,6 @@ void Executor::Impl::find_kernels() {
       found.push_back(std::move(kernel));
     }
     sections.emplace_back();
-  }
-}
-
-// Finds each section's first instruction that writes a parameter, buffer or state; nullptr: none.
-void Executor::Impl::find_updates() {
-  const auto base = [&](ValueId v) {
-    const auto of = program.values[v.index].view_of;
-    return of.defined() ? of.index : v.index;
-  };
-  std::vector<bool> outlives(program.values.size());  // by base value
-  for (const auto& binding : program.bindings) {
-    const bool kept = binding.kind == Binding::Kind::parameter ||
-                      binding.kind == Binding::Kind::buffer || binding.kind == Binding::Kind::state;
-    if (kept) outlives[base(binding.value)] = true;
-  }
-  for (const auto& section : program.sections) {
-    const auto first = std::ranges::find_if(section.instructions, [&](const auto& instruction) {
-      return std::ranges::any_of(instruction.outputs,
-                                 [&](ValueId v) { return v.defined() && outlives[base(v)]; });
-    });
-    first_updates.push_back(first == section.instructions.end() ? nullptr : &*first);
   }
 }
 
@@ -446,7 +424,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
     return impl_->tensor_of(v, impl_->arena.bases());
   });
   impl_->find_kernels();
-  impl_->find_updates();
+  impl_->first_updates = find_updates(impl_->program);
   impl_->prepare_bindings();
   // Finds errors before the first step.
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/fail.h"
@@ -165,6 +166,29 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 
 std::string layout_of(const at::Tensor& t) {
   return fmt::format("{} with strides [{}]", to_string(type_of(t)), fmt::join(t.strides(), ", "));
+}
+
+std::vector<const compile::Instruction*> find_updates(const compile::Program& program) {
+  const auto base = [&](graph::ValueId v) {
+    const auto of = program.values[v.index].view_of;
+    return of.defined() ? of.index : v.index;
+  };
+  std::vector<bool> outlives(program.values.size());  // by base value
+  for (const auto& binding : program.bindings) {
+    const bool kept = binding.kind == compile::Binding::Kind::parameter ||
+                      binding.kind == compile::Binding::Kind::buffer ||
+                      binding.kind == compile::Binding::Kind::state;
+    if (kept) outlives[base(binding.value)] = true;
+  }
+  std::vector<const compile::Instruction*> first_updates;
+  for (const auto& section : program.sections) {
+    const auto first = std::ranges::find_if(section.instructions, [&](const auto& instruction) {
+      return std::ranges::any_of(
+          instruction.outputs, [&](graph::ValueId v) { return v.defined() && outlives[base(v)]; });
+    });
+    first_updates.push_back(first == section.instructions.end() ? nullptr : &*first);
+  }
+  return first_updates;
 }
 
 }  // namespace perigee::exec

@@ -90,4 +90,7 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b);
 // Returns "float32[8, 32] with strides [32, 1]".
 std::string layout_of(const at::Tensor& t);
 
+// Returns by section the first instruction that writes a parameter, buffer or state; nullptr: none.
+std::vector<const compile::Instruction*> find_updates(const compile::Program& program);
+
 }  // namespace perigee::exec
