@@ -50,9 +50,9 @@ struct Executor::Impl {
   Arena arena;
   std::vector<std::shared_ptr<void>> registrations;  // of the arena's memory, by group
   Submitter* submitter;  // nullptr: the device runs or submits work within the calls
-  std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
-  std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
-  std::vector<const Instruction*> first_updates;                        // by section (find_updates)
+  std::vector<std::vector<Kernel>> kernels;                               // [section][instruction]
+  std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;    // [section][slot]
+  std::vector<const Instruction*> first_updates = find_updates(program);  // by section
   std::map<int32_t, std::byte*> borrowed;  // by value: its address in the lender's memory
   std::vector<std::pair<at::Tensor, std::string>> scalars;
   size_t copies = 1;                                               // largest number of a frame
@@ -424,7 +424,6 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
     return impl_->tensor_of(v, impl_->arena.bases());
   });
   impl_->find_kernels();
-  impl_->first_updates = find_updates(impl_->program);
   impl_->prepare_bindings();
   // Finds errors before the first step.
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);

@@ -48,7 +48,7 @@ class Folding {
   }
 
   // Returns the end of the longest range from `begin` that waits for all that it starts, on levels
-  // that are not busy; `begin` where there is none.
+  // that are not busy; `begin` where no range is.
   size_t closed_stretch(size_t begin) const {
     std::set<int32_t> open;
     size_t end = begin;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/deadline.h"
 #include "base/fail.h"
 #include "solve/assign/assign.h"
 #include "solve/evaluate.h"
@@ -18,18 +19,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLabelsShare = 0.5;   // share of the time limit for labels, before ilp starts
 constexpr double kExplainSeconds = 2;  // time limit of the explanation of an infeasible problem
-constexpr double kForever = 1e8;
 
 struct Found {
   std::optional<std::vector<int>> choice;
   double lower_bound = 0;
   bool finished = false;
 };
-
-Clock::time_point after(Clock::time_point start, double seconds) {
-  return start + std::chrono::duration_cast<Clock::duration>(
-                     std::chrono::duration<double>(std::min(seconds, kForever)));
-}
 
 Found by_labels(const AssignProblem& problem, Clock::time_point deadline, const Options& options) {
   auto outcome = assign_by_labels(
@@ -56,7 +51,7 @@ Found by_ilp(const Kind& problem, Clock::time_point deadline) {
 
 template <class Kind>
 Result answer(const Kind& problem, const Options& options, Clock::time_point start) {
-  const auto deadline = after(start, options.time_limit);
+  const auto deadline = deadline_after(options.time_limit, start);
   Result result;
   Found found;
   const bool both = options.solver == "auto";
@@ -64,7 +59,8 @@ Result answer(const Kind& problem, const Options& options, Clock::time_point sta
   if (options.solver == "ilp") {
     found = by_ilp(problem, deadline);
   } else {
-    found = by_labels(problem, both ? after(start, options.time_limit * kLabelsShare) : deadline,
+    found = by_labels(problem,
+                      both ? deadline_after(options.time_limit * kLabelsShare, start) : deadline,
                       options);
   }
   if (both && !found.finished && Clock::now() < deadline) {
@@ -127,8 +123,8 @@ Result solve(const Problem& problem, const Options& options) {
                options.time_limit, result.lower_bound);
     }
     if (result.verdict == Verdict::infeasible) {
-      const auto end = std::min(after(start, options.time_limit),
-                                after(Clock::now(), kExplainSeconds));
+      const auto end = std::min(deadline_after(options.time_limit, start),
+                                deadline_after(kExplainSeconds));
       result.reason = why_infeasible(kind, std::max(Clock::now(), end));
       result.lower_bound = 0;
     }

@@ -17,6 +17,7 @@
 #include "capture/deferred.h"
 #include "checkpoint/target.h"
 #include "checkpoint/weights/merge.h"
+#include "data/shared_source.h"
 #include "exec/memory/allocator.h"
 #include "exec/op_threads.h"
 #include "job/rank_process.h"
@@ -82,26 +83,6 @@ class FixedBatch : public DataSource {
  private:
   const Batch& batch_;
   const job::DataConfig& data_;
-};
-
-// A data source that the ranks of one process share; one rank reads at a time.
-class SharedSource : public DataSource {
- public:
-  explicit SharedSource(DataSource& source) : source_(source) {}
-  Batch at(int64_t step, Range samples) override {
-    std::lock_guard lock(mutex_);
-    try {
-      return source_.at(step, samples);
-    } catch (const std::exception&) {
-      throw;
-    } catch (...) {  // would end the process, where ranks are threads
-      fail_run("data", "the data source threw an exception that is no std::exception");
-    }
-  }
-
- private:
-  DataSource& source_;
-  std::mutex mutex_;
 };
 
 // Throws Error where the job has other batches than the plan was made for.

@@ -276,6 +276,19 @@ std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_
   return kept;
 }
 
+int64_t stage_of(const plan::Plan& plan, int64_t rank) {
+  const auto axis = plan.mesh.find(plan.pipeline.axis);
+  return axis < 0 ? 0 : mesh::coordinates(plan.mesh, rank)[axis];
+}
+
+Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank) {
+  const auto kept = kept_microbatches(schedule.orders[stage_of(plan, rank)], schedule.microbatches,
+                                      plan.recompute.kept_microbatches);
+  const auto count = std::count(kept.begin(), kept.end(), true);
+  if (plan.recompute.regions.empty() || count == 0) return Kept::none;
+  return count == std::ssize(kept) ? Kept::all : Kept::some;
+}
+
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
                                         const InterleavedOps& interleaved, int64_t kept,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "compile/stages/frame_pools.h"
+#include "plan/plan.h"
 #include "schedule/interleave.h"
 #include "schedule/schedule.h"
 
@@ -34,6 +35,13 @@ std::vector<int32_t> assign_copies(const std::vector<InterleavedRange>& spans, i
 // ops, each that begins while fewer than `count` such microbatches are in flight on the stage.
 std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_t microbatches,
                                     int64_t count);
+
+// Returns the stage of a rank.
+int64_t stage_of(const plan::Plan& plan, int64_t rank);
+
+// Returns how many of the microbatches on the rank's stage keep their results.
+enum class Kept : uint8_t { none, some, all };
+Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank);
 
 // Copies of a part's frame, or of its pool's frame: for microbatches that recompute, and for those
 // that keep their results. On stages on which all do the same, `recomputed` counts all of them.

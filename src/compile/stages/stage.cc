@@ -30,11 +30,6 @@ using plan::kEveryPart;
 
 namespace {
 
-int64_t stage_of(const plan::Plan& plan, int64_t rank) {
-  const auto axis = plan.mesh.find(plan.pipeline.axis);
-  return axis < 0 ? 0 : mesh::coordinates(plan.mesh, rank)[axis];
-}
-
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank,
@@ -482,14 +477,6 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
                      [](const auto& a, const auto& b) { return a.microbatch < b.microbatch; });
   }
   return schedule;
-}
-
-Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank) {
-  const auto kept = kept_microbatches(schedule.orders[stage_of(plan, rank)], schedule.microbatches,
-                                      plan.recompute.kept_microbatches);
-  const auto count = std::count(kept.begin(), kept.end(), true);
-  if (plan.recompute.regions.empty() || count == 0) return Kept::none;
-  return count == std::ssize(kept) ? Kept::all : Kept::some;
 }
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,

@@ -49,10 +49,6 @@ struct Stage {
   std::map<std::string, std::vector<int64_t>> shared;
 };
 
-// Returns how many of the microbatches on the rank's stage keep their results.
-enum class Kept : uint8_t { none, some, all };
-Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank);
-
 // Reduces the local graph to the rank's stage. Values that cross between stages become sends and
 // receives, in the same order on both ends; inputs that no part of the stage uses are removed, and
 // outputs that it does not make have no value. In training, unused nodes stay on the first stage.

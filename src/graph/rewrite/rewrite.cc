@@ -168,8 +168,8 @@ class Rewriter {
     return true;
   }
 
-  // Finds the sum of all these terms, which must be the only reader of each, and removes all but
-  // the last of them from it: `sums` are the nodes that added them. Returns false if there is none.
+  // Finds the sum of all these terms, which must be the only reader of each, and removes all terms
+  // but the last from it. Adds the nodes that added them to `sums`. Returns false without such a sum.
   bool merge_terms(const Readers& readers, const std::set<NodeId>& inside,
                    const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& replaced_by,
                    std::set<int32_t>& removed, std::set<NodeId>& sums) const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "base/deadline.h"
 #include "base/infinity.h"
 #include "solve/evaluate.h"
 #include "solve/ilp/integer_program.h"
@@ -320,23 +321,18 @@ IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing,
       [](const std::vector<int>& choice) { return choice; });
 }
 
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(std::min(seconds, 1e8)));
-}
-
 }  // namespace
 
 IlpOutcome solve_ilp(const AssignProblem& problem, double seconds) {
   if (problem.ops.empty()) return {.choice = std::vector<int>{}, .finished = true};
-  const auto deadline = after(seconds);
+  const auto deadline = deadline_after(seconds);
   return solve_scaled(problem, guess_time(problem), [&](const Pricing& pricing) {
     return AssignProgram(problem, pricing).solve(deadline);
   });
 }
 
 IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
-  const auto deadline = after(seconds);
+  const auto deadline = deadline_after(seconds);
   double largest = 0;
   for (const auto& c : problem.candidates) largest = std::max(largest, c.time);
   const double guess = largest > 0 ? largest * static_cast<double>(problem.microbatches) : 1;

@@ -92,9 +92,9 @@ void require_special_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer
     const auto id = text.empty() ? -1 : tokenizer.token_id(text);
     if (id < 0 || tokenizer.encode_rest(text) == std::vector<int64_t>{id}) continue;
     fail("data",
-         "a tokenizer of conversations must find special tokens in a text, but this one takes "
+         "a tokenizer of conversations must find special tokens in a text, but this one reads "
          "\"{}\" "
-         "for letters: name the model's tokenizer.json",
+         "as letters: name the model's tokenizer.json",
          text);
   }
 }

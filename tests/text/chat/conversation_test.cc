@@ -200,7 +200,7 @@ TEST_CASE("an answer ends at a token, or at a text of which the tokenizer makes 
   CHECK(ends("", "bytes").texts.empty());
 }
 
-TEST_CASE("a tokenizer that takes special tokens for letters is refused") {
+TEST_CASE("a tokenizer that reads special tokens as letters is refused") {
   // As SentencePiece, which has ids for them.
   class Letters : public text::Tokenizer {
    public:
@@ -215,7 +215,7 @@ TEST_CASE("a tokenizer that takes special tokens for letters is refused") {
   };
   const test::Folder folder;
   const ChatTemplate chat(folder.add("chat.jinja", kChat), add_tokenizer(folder, "abc"), 0);
-  const auto refused = Catch::Contains("takes \"</s>\" for letters: name");
+  const auto refused = Catch::Contains("reads \"</s>\" as letters: name");
   CHECK_THROWS_WITH(
       text::encode_conversation(chat, Letters(), conversation({{"user", "a"}, {"assistant", "b"}})),
       refused);
