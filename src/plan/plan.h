@@ -244,7 +244,7 @@ struct Plan {
   Precision precision;
   Communication communication;
   // The ways, "blocks" or "library", to multiply matrices of a rank on a CPU, by product_name(): where
-  // the usual one (exec/kernels/product.h) was measured to be slower.
+  // the usual one (exec/kernels/product/product.h) was measured to be slower.
   std::map<std::string, std::string> products;
   Prediction prediction;
   std::vector<Decision> decisions;

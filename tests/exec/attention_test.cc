@@ -1,6 +1,6 @@
 // Kernels of attention against the reference.
 #include "exec/kernels/attention/blocked_attention.h"
-#include "exec/kernels/blocked_product.h"
+#include "exec/kernels/product/blocked_product.h"
 #include "exec/op_threads.h"
 #include "exec/tensor.h"
 #include "tests/exec/close.h"

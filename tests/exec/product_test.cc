@@ -1,8 +1,8 @@
 // Products of matrices by blocks, and of 16-bit matrices that are added up in float32.
-#include "exec/kernels/product.h"
+#include "exec/kernels/product/product.h"
 
-#include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
+#include "exec/kernels/product/blocked_product.h"
 #include "exec/memory/dry_run.h"
 #include "exec/op_threads.h"
 #include "exec/reference/reference.h"

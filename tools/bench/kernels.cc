@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "exec/executor.h"
-#include "exec/kernels/blocked_product.h"
+#include "exec/kernels/product/blocked_product.h"
 #include "exec/tensor.h"
 
 namespace {

@@ -21,8 +21,8 @@
 #include "exec/comm/shared/communicator.h"
 #include "exec/comm/threads.h"
 #include "exec/cuda.h"
-#include "exec/kernels/blocked_product.h"
-#include "exec/kernels/product.h"
+#include "exec/kernels/product/blocked_product.h"
+#include "exec/kernels/product/product.h"
 #include "exec/op_threads.h"
 #include "job/job.h"
 #include "text/tokenizer.h"
@@ -134,7 +134,7 @@ std::string describe_ranks(int cores) {
                             cores, speedup(cores));
 }
 
-// Returns what multiplies matrices on CPUs (exec/kernels/product.h).
+// Returns what multiplies matrices on CPUs (exec/kernels/product/product.h).
 std::string describe_products() {
   const std::string blas = at::hasMKL() ? "MKL" : "LibTorch's BLAS";
   const auto way = [](at::ScalarType type, const std::string& library) {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "compile/products/product_ways.h"
-#include "exec/kernels/product.h"
+#include "exec/kernels/product/product.h"
 #include "exec/tensor.h"
 #include "simulate/op_cost.h"
 

@@ -1,4 +1,4 @@
-// The choice between the ways to multiply matrices on a CPU (exec/kernels/product.h), by measured times.
+// The choice between the ways to multiply matrices on a CPU (exec/kernels/product/product.h), by measured times.
 #pragma once
 
 #include <map>

@@ -10,7 +10,7 @@
 #include "exec/kernels/attention/factor_rows.h"
 #include "exec/kernels/attention/head_groups.h"
 #include "exec/kernels/attention/score_rows.h"
-#include "exec/kernels/blocked_product.h"
+#include "exec/kernels/product/blocked_product.h"
 
 namespace perigee::exec::kernels {
 namespace {

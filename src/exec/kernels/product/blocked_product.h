@@ -23,7 +23,7 @@ bool has_pair_microkernels();
 // The result is float32, or has the factors' type. Partial sums are float32, in an order that
 // depends on k alone. start: the result itself with `add` (float32 only), or `bias` [n],
 // contiguous, of the result's type, or 0.
-// Allocates tensors, sized by shapes, strides and the number of threads.
+// Allocates tensors, sized by shapes, strides, the number of threads and the CPU's cache.
 // widened: whether blocks of bfloat16 are, where widens_blocks() shall not say; if not, for
 // CPUs with has_pair_microkernels().
 void multiply_by_blocks(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,

@@ -1,16 +1,16 @@
-#include "exec/kernels/blocked_product.h"
+#include "exec/kernels/product/blocked_product.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <exception>
 
 #include "exec/kernels/lanes.h"
-#include "exec/kernels/transpose.h"
+#include "exec/kernels/product/packed_blocks.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -24,44 +24,17 @@ template <class P>
 constexpr int64_t kColumns = 256 / sizeof(P);
 constexpr int64_t kDepth = 1024;  // rows of the latter at most
 constexpr int64_t kPadding = 16;  // words after a packed row: rows 4 KiB apart share cache sets
-constexpr int64_t kRun = 16;  // blocks that a packed block is multiplied with, one after another
+// A run multiplies up to kOuters packed blocks by up to kInners blocks, or one by kInnersOfSums
+// blocks whose sums are kept from one part of the depth to the next.
+constexpr int64_t kOuters = 4, kInners = 64, kInnersOfSums = 16;
+
+// Returns the bytes of a core's second-level cache.
+int64_t second_level_bytes() {
+  static const int64_t bytes = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 1 << 20);
+  return bytes;
+}
 
 constexpr int64_t blocks_of(int64_t n, int64_t side) { return (n + side - 1) / side; }
-
-PERIGEE_SIMD void transpose_words(const char* from, int64_t from_step, int64_t rows,
-                                  int64_t columns, char* to, int64_t to_step) {
-  transpose<4>(from, from_step, rows, columns, to, to_step);
-}
-PERIGEE_SIMD void transpose_widened(const BFloat16* from, int64_t from_step, int64_t rows,
-                                    int64_t columns, float* to, int64_t to_step) {
-  transpose<2>(reinterpret_cast<const char*>(from), from_step, rows, columns,
-               reinterpret_cast<char*>(to), to_step);
-}
-
-constexpr int64_t kAhead = 16;  // rows before its use that a row is fetched
-
-// Starts to fetch a piece of a row, which need not exist: pieces of rows that are far apart are not
-// foreseen by the CPU.
-PERIGEE_INLINE void prefetch_piece(const void* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(row) + i);
-}
-
-// to [2 n]: the numbers of two rows [n] alternate.
-PERIGEE_SIMD void alternate(const uint16_t* first, const uint16_t* second, int64_t n,
-                            uint16_t* to) {
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    Halves a, b;
-    std::memcpy(&a, first + i, sizeof a);
-    std::memcpy(&b, second + i, sizeof b);
-    const auto pairs = __builtin_convertvector(a, Words) | __builtin_convertvector(b, Words) << 16;
-    std::memcpy(to + 2 * i, &pairs, sizeof pairs);
-  }
-  for (; i < n; ++i) {
-    to[2 * i] = first[i];
-    to[2 * i + 1] = second[i];
-  }
-}
 
 PERIGEE_SIMD void round_lanes(const float* from, int64_t n, BFloat16* to) {
   each_lanes(n, [&](int64_t i, auto count)
@@ -89,113 +62,9 @@ void round_row(const float* from, int64_t n, BFloat16* to) {
   round_lanes(from, n, to);
 }
 
-PERIGEE_SIMD void widen_row(const BFloat16* from, int64_t n, float* to) {
-  each_lanes(n, [&](int64_t i, auto count)
-                    PERIGEE_LAMBDA { store_lanes(to + i, load_lanes(from + i, count, 0), count); });
-}
-
-// A factor by its lines: rows of the left one, columns of the right one.
-template <class T>
-struct Factor {
-  const T* data;
-  int64_t lines, depth;
-  int64_t line_step, depth_step;  // elements; one of them is 1
-
-  const T* at(int64_t line, int64_t d) const { return data + line * line_step + d * depth_step; }
-};
-
-// Packed depth is counted in words: of a float, or of two bfloat16 whose second one may be missing.
-template <class P>
-constexpr int64_t kPerWord = 4 / sizeof(P);
-
-// Returns the words of `depth` elements.
-template <class P>
-constexpr int64_t words(int64_t depth) {
-  return (depth + kPerWord<P> - 1) / kPerWord<P>;
-}
-
-// Packs `count` lines and `depth` elements of each as to [words, side]: a word of each line, then
-// the next word of each.
-template <class T>
-void pack_by_depth(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
-                   T* to, int64_t side) {
-  constexpr int64_t kWord = kPerWord<T>;
-  const int64_t whole = depth / kWord;
-  if (from.depth_step == 1) {
-    if (from.line_step % kWord == 0) {
-      transpose_words(reinterpret_cast<const char*>(from.at(line, begin)), from.line_step / kWord,
-                      count, whole, reinterpret_cast<char*>(to), side);
-    } else {
-      for (int64_t i = 0; i < count; ++i) {
-        for (int64_t d = 0; d < whole; ++d) {
-          std::copy_n(from.at(line + i, begin + d * kWord), kWord, to + (d * side + i) * kWord);
-        }
-      }
-    }
-  } else {
-    for (int64_t d = 0; d < whole; ++d) {
-      const T *row = from.at(line, begin + d * kWord), *next = row + from.depth_step;
-      if constexpr (kWord == 1) {
-        std::copy_n(row, count, to + d * side);
-      } else {
-        prefetch_piece(row + kAhead * from.depth_step, 256);
-        prefetch_piece(next + kAhead * from.depth_step, 256);
-        alternate(reinterpret_cast<const uint16_t*>(row), reinterpret_cast<const uint16_t*>(next),
-                  count, reinterpret_cast<uint16_t*>(to) + d * side * kWord);
-      }
-    }
-  }
-  if constexpr (kWord == 2) {
-    for (int64_t i = 0; depth % kWord != 0 && i < count; ++i) {
-      to[(whole * side + i) * kWord] = *from.at(line + i, begin + depth - 1);
-      to[(whole * side + i) * kWord + 1] = T(0);
-    }
-  }
-}
-
-// Packs them as `count` rows of `row` elements, which are words; `spare` has a block's size.
-template <class T>
-void pack_by_line(const Factor<T>& from, int64_t line, int64_t count, int64_t begin, int64_t depth,
-                  T* spare, T* to, int64_t row) {
-  if (from.depth_step == 1) {
-    for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(from.at(line + i, begin), depth, to + i * row);
-      to[i * row + depth] = T(0);
-    }
-  } else if constexpr (kPerWord<T> == 1) {
-    transpose_words(reinterpret_cast<const char*>(from.at(line, begin)), from.depth_step, depth,
-                    count, reinterpret_cast<char*>(to), row);
-  } else {
-    pack_by_depth(from, line, count, begin, depth, spare, kRows);
-    transpose_words(reinterpret_cast<const char*>(spare), kRows, words<T>(depth), count,
-                    reinterpret_cast<char*>(to), row / kPerWord<T>);
-  }
-}
-
-// As above, widened.
-void pack_by_depth(const Factor<BFloat16>& from, int64_t line, int64_t count, int64_t begin,
-                   int64_t depth, float* to, int64_t side) {
-  if (from.depth_step == 1) {
-    return transpose_widened(from.at(line, begin), from.line_step, count, depth, to, side);
-  }
-  for (int64_t d = 0; d < depth; ++d) {
-    const auto* row = from.at(line, begin + d);
-    prefetch_piece(row + kAhead * from.depth_step, 128);
-    widen_row(row, count, to + d * side);
-  }
-}
-
-void pack_by_line(const Factor<BFloat16>& from, int64_t line, int64_t count, int64_t begin,
-                  int64_t depth, float* /*spare*/, float* to, int64_t row) {
-  if (from.depth_step != 1) {
-    return transpose_widened(from.at(line, begin), from.depth_step, depth, count, to, row);
-  }
-  for (int64_t i = 0; i < count; ++i) widen_row(from.at(line + i, begin), depth, to + i * row);
-}
-
-// A product by blocks of its result, which are numbered outer block by outer block. Threads take runs
-// of blocks as they are ready, so that none waits for one that other programs slow down. A thread
-// packs a block of the outer factor where it needs it; blocks of the inner one are packed before,
+// A product by blocks of its result. Threads take runs of them as they are ready, so that none waits
+// for one that other programs slow down. A thread packs the blocks of a run's outer factor where it
+// needs them, so that they stay in its second-level cache; blocks of the inner one are packed before,
 // except parts of the left factor that the microkernel can read where they are.
 // T, P, R: types of the factors, of packed blocks, and of the result.
 template <class T, class P, class R>
@@ -212,6 +81,13 @@ class Product {
         first_packed_(kWidens || a_.depth_step != 1 ? 0
                       : a_.depth % kWord == 0       ? parts_
                                                     : parts_ - 1),
+        run_outers_(parts_ > 1 ? 1
+                               : std::clamp<int64_t>(second_level_bytes() / 2 /
+                                                         (block(b_outside_) * int64_t{sizeof(P)}),
+                                                     1, kOuters)),
+        run_inners_(blocks_of(
+            inners_, std::max(blocks_of(inners_, parts_ > 1 ? kInnersOfSums : kInners),
+                              std::min(inners_, blocks_of(2 * at::get_num_threads(), outers_))))),
         add_(add || bias != nullptr),
         bias_(bias == nullptr ? nullptr : bias->const_data_ptr<R>()),
         to_(result.mutable_data_ptr<R>()),
@@ -220,7 +96,7 @@ class Product {
   void run() {
     const auto type = c10::CppTypeToScalarType<P>::value;
     const int64_t threads = at::get_num_threads();
-    const int64_t size = block(false) + block(b_outside_);
+    const int64_t size = spare() + run_outers_ * block(b_outside_);
     const auto inner = at::empty({(parts_ - first_packed_) * inners_ * block(!b_outside_)}, type),
                outer = at::empty({threads, size}, type),
                sums = at::empty({kDirect ? 0 : threads, run_sums()}, at::kFloat);
@@ -234,7 +110,7 @@ class Product {
       at::parallel_for(0, inners_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           for (int64_t p = first_packed_; p < parts_; ++p) {
-            pack(!b_outside_, i, p, of_thread(scratch, size), prepared(i, p));
+            pack(!b_outside_, i, 1, p, of_thread(scratch, size), prepared(i, p));
           }
         }
       });
@@ -265,64 +141,72 @@ class Product {
   int64_t block(bool right) const { return right ? kWide * part_ : kRows * packed_row(); }
   int64_t packed_row() const { return part_ + kPadding * kWord; }
   // Sums of a run, which are kept from one part of the depth to the next.
-  int64_t run_sums() const { return (parts_ > 1 ? kRun : 1) * kSums; }
+  int64_t run_sums() const { return (parts_ > 1 ? run_inners_ : 1) * kSums; }
+  // Elements that packing needs beside its result.
+  int64_t spare() const { return kSpareDepth * kRows * (b_outside_ ? 1 : run_outers_); }
   int64_t depth_of(int64_t part) const { return std::min(part_, a_.depth - part * part_); }
   P* prepared(int64_t inner, int64_t part) const {
     return inner_ + ((part - first_packed_) * inners_ + inner) * block(!b_outside_);
   }
 
-  // Packs a part of block `i` of the right factor or the left one; `spare` is one of the left.
-  void pack(bool right, int64_t i, int64_t part, P* spare, P* to) const {
+  // Packs a part of `n` blocks of the right factor or the left one, from block `i` on.
+  void pack(bool right, int64_t i, int64_t n, int64_t part, P* spare, P* to) const {
     const auto& from = right ? b_ : a_;
     const int64_t side = right ? kWide : kRows, line = i * side,
-                  count = std::min(side, from.lines - line);
+                  count = std::min(n * side, from.lines - line);
+    const PackedBlocks<P> blocks{to, side, block(right)};
     if (right) {
-      pack_by_depth(from, line, count, part * part_, depth_of(part), to, side);
+      pack_by_depth(from, line, count, part * part_, depth_of(part), blocks);
     } else {
-      pack_by_line(from, line, count, part * part_, depth_of(part), spare, to, packed_row());
+      pack_by_line(from, line, count, part * part_, depth_of(part), spare, blocks, packed_row());
     }
   }
 
-  // Blocks of the result that have one outer block.
+  // Blocks of the result.
   struct Run {
-    int64_t outer, inner, blocks;
+    int64_t outer, outers, inner, inners;
   };
-  // Returns the next run, whose `blocks` are 0 where none is left. Runs get shorter towards the end.
+  // Returns the next run, whose `outers` are 0 where none is left.
   Run take(std::atomic<int64_t>& next, int64_t threads) const {
-    const int64_t all = outers_ * inners_;
+    const int64_t all = outers_ * blocks_of(inners_, run_inners_);
     for (int64_t t = next; t < all;) {
-      const int64_t share = std::max<int64_t>(1, (all - t) / (2 * threads)),
-                    run = std::min({kRun, share, inners_ - t % inners_});
-      if (next.compare_exchange_weak(t, t + run)) return {t / inners_, t % inners_, run};
+      const int64_t outer = t % outers_, inner = t / outers_ * run_inners_,
+                    share = std::clamp<int64_t>((all - t) / threads, 1, run_outers_),
+                    outers = std::min(share, outers_ - outer);
+      if (next.compare_exchange_weak(t, t + outers)) {
+        return {outer, outers, inner, std::min(run_inners_, inners_ - inner)};
+      }
     }
     return {};
   }
 
   // Computes runs until none is left.
   void multiply(std::atomic<int64_t>& next, int64_t threads, P* spare, float* sums) const {
-    P* packed = spare + block(false);
-    int64_t current = -1;  // outer block in `packed`, where it has one part
-    for (Run taken; (taken = take(next, threads)).blocks > 0;) {
-      const auto [outer, first, run] = taken;
+    P* packed = spare + this->spare();
+    for (Run run; (run = take(next, threads)).outers > 0;) {
       for (int64_t part = 0; part < parts_; ++part) {
-        if (parts_ > 1 || outer != current) pack(b_outside_, outer, part, spare, packed);
-        for (int64_t i = 0; i < run; ++i) {
-          const auto to = place(outer, first + i);
-          float* sum = sums + (parts_ > 1 ? i * kSums : 0);
-          add_part(to, first + i, part, packed, sum);
+        pack(b_outside_, run.outer, run.outers, part, spare, packed);
+        const auto place_of = [&](int64_t t) {
+          return place(run.outer + t % run.outers, run.inner + t / run.outers);
+        };
+        const int64_t blocks = run.inners * run.outers;
+        for (int64_t t = 0; t < blocks; ++t) {
+          const int64_t inner = t / run.outers;
+          float* sum = sums + (parts_ > 1 ? inner * kSums : 0);
+          add_part(place_of(t), run.inner + inner, part,
+                   packed + t % run.outers * block(b_outside_), sum);
           if constexpr (!kDirect) {
-            if (part + 1 == parts_) store(to, sum);
+            if (part + 1 == parts_) store(place_of(t), sum, place_of(std::min(t + 1, blocks - 1)));
           }
         }
       }
-      current = outer;
     }
   }
 
   // Adds the product of a part of two blocks; `packed` is the outer one. `sums` are used where
   // results are rounded.
   void add_part(const Place& to, int64_t inner, int64_t part, const P* packed, float* sums) const {
-    const int64_t depth = words<P>(depth_of(part)) * kWord;
+    const int64_t depth = packed_words<P>(depth_of(part)) * kWord;
     const P *left = b_outside_ ? prepared(inner, part) : packed,
             *right = b_outside_ ? packed : prepared(inner, part);
     int64_t left_step = packed_row();
@@ -352,17 +236,20 @@ class Product {
     }
   }
 
-  void store(const Place& to, const float* sums) const {
+  // Rounds the sums of a block, and starts to fetch the rows of the next one, which will be written.
+  void store(const Place& to, const float* sums, const Place& next) const {
     for (int64_t r = 0; r < to.rows; ++r) {
+      prefetch_piece(to_ + (next.row + r) * row_ + next.column);
       round_row(sums + r * kWide, to.columns, to_ + (to.row + r) * row_ + to.column);
     }
   }
 
-  Factor<T> a_, b_;
-  bool b_outside_;           // the right factor's blocks are the outer ones
-  int64_t outers_, inners_;  // blocks
-  int64_t parts_, part_;     // of the depth, and elements of each but the last
-  int64_t first_packed_;     // part of the left factor
+  ProductFactor<T> a_, b_;
+  bool b_outside_;                   // the right factor's blocks are the outer ones
+  int64_t outers_, inners_;          // blocks
+  int64_t parts_, part_;             // of the depth, and elements of each but the last
+  int64_t first_packed_;             // part of the left factor
+  int64_t run_outers_, run_inners_;  // blocks of a run at most
   bool add_;
   const R* bias_;
   R* to_;

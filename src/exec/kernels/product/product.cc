@@ -1,11 +1,11 @@
-#include "exec/kernels/product.h"
+#include "exec/kernels/product/product.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "exec/kernels/blocked_product.h"
 #include "exec/kernels/kernels.h"
+#include "exec/kernels/product/blocked_product.h"
 #include "exec/ops/activated_product.h"
 
 // LibTorch exports these functions of its BLAS without a header. Row-major is 101, "not transposed"
@@ -103,7 +103,7 @@ bool prefers_blocks(at::ScalarType factors, int64_t m, int64_t n, int64_t k, boo
 #if defined(__x86_64__)
   static const bool intel = __builtin_cpu_is("intel");
   const bool adds_in_one_pass = bias && factors == at::kFloat;  // MKL reads a matrix to add to
-  return (!intel || widens_blocks(factors) || adds_in_one_pass) && m * n * k >= kFewest &&
+  return (!intel || factors == at::kBFloat16 || adds_in_one_pass) && m * n * k >= kFewest &&
          can_go_by_blocks(factors, m, n, k);
 #else
   return false;
