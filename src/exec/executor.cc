@@ -487,7 +487,6 @@ void Executor::replay_steps(bool required) {
 }
 
 Executor::StepTimes Executor::step_times() const { return impl_->times; }
-
 int64_t Executor::updates_begun() const { return impl_->updates_begun; }
 
 void Executor::record(bool on) {

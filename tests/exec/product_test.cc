@@ -164,6 +164,8 @@ TEST_CASE("a product by blocks is exact in any layout, for any shape and start")
                                {3, 5, 2},
                                {65, 129, 33},
                                {1100, 70, 40},
+                               {70, 1300, 65},
+                               {4200, 9, 40},
                                {200, 131, 1057},
                                {131, 300, 2049},
                                {70, 1300, 2112},

@@ -24,8 +24,8 @@ template <class P>
 constexpr int64_t kColumns = 256 / sizeof(P);
 constexpr int64_t kDepth = 1024;  // rows of the latter at most
 constexpr int64_t kPadding = 16;  // words after a packed row: rows 4 KiB apart share cache sets
-// A run multiplies up to kOuters packed blocks by up to kInners blocks, or one by kInnersOfSums
-// blocks whose sums are kept from one part of the depth to the next.
+// A run multiplies up to kOuters packed blocks by up to kInners others. Of several parts of the depth
+// it multiplies one by up to kInnersOfSums, whose sums are kept from one part to the next.
 constexpr int64_t kOuters = 4, kInners = 64, kInnersOfSums = 16;
 
 // Returns the bytes of a core's second-level cache.
@@ -239,7 +239,7 @@ class Product {
   // Rounds the sums of a block, and starts to fetch the rows of the next one, which will be written.
   void store(const Place& to, const float* sums, const Place& next) const {
     for (int64_t r = 0; r < to.rows; ++r) {
-      prefetch_piece(to_ + (next.row + r) * row_ + next.column);
+      prefetch_piece(to_ + (next.row + r) * row_ + next.column, 256);
       round_row(sums + r * kWide, to.columns, to_ + (to.row + r) * row_ + to.column);
     }
   }

@@ -24,10 +24,10 @@ PERIGEE_SIMD inline void transpose_widened(const c10::BFloat16* from, int64_t fr
 
 constexpr int64_t kAhead = 16;  // rows before its use that a row is fetched
 
-// Starts to fetch 256 bytes of a row into the second-level cache. They need not exist. The CPU does not
-// foresee pieces of rows that are far apart.
-PERIGEE_INLINE void prefetch_piece(const void* row) {
-  for (int64_t i = 0; i < 256; i += 64) {
+// Starts to fetch a piece of a row, which need not exist, into the second-level cache: pieces of rows
+// that are far apart are not foreseen by the CPU.
+PERIGEE_INLINE void prefetch_piece(const void* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
     __builtin_prefetch(static_cast<const char*>(row) + i, 0, 2);
   }
 }
@@ -118,8 +118,8 @@ inline void pack_by_depth(const ProductFactor<T>& from, int64_t line, int64_t co
         if constexpr (kWord == 1) {
           std::copy_n(row + first, lines, block + d * to.side);
         } else {
-          prefetch_piece(row + kAhead * from.depth_step + first);
-          prefetch_piece(next + kAhead * from.depth_step + first);
+          prefetch_piece(row + kAhead * from.depth_step + first, 256);
+          prefetch_piece(next + kAhead * from.depth_step + first, 256);
           alternate_rows(reinterpret_cast<const uint16_t*>(row + first),
                          reinterpret_cast<const uint16_t*>(next + first), lines,
                          reinterpret_cast<uint16_t*>(block) + d * to.side * kWord);
@@ -139,8 +139,9 @@ inline void pack_by_depth(const ProductFactor<T>& from, int64_t line, int64_t co
   }
 }
 
-// Packs them as rows of `row` elements, which are words. `spare` has kSpareDepth elements of each line.
 constexpr int64_t kSpareDepth = 64;
+
+// Packs them as rows of `row` elements, which are words. `spare` has kSpareDepth elements of each line.
 template <class T>
 inline void pack_by_line(const ProductFactor<T>& from, int64_t line, int64_t count, int64_t begin,
                          int64_t depth, T* spare, const PackedBlocks<T>& to, int64_t row) {
@@ -180,7 +181,7 @@ inline void pack_by_depth(const ProductFactor<c10::BFloat16>& from, int64_t line
   for (int64_t d = 0; d < depth; ++d) {
     each_block(to, count, [&](int64_t first, int64_t lines, float* block) {
       const auto* row = from.at(line + first, begin + d);
-      prefetch_piece(row + kAhead * from.depth_step);
+      prefetch_piece(row + kAhead * from.depth_step, 128);
       widen_row(row, lines, block + d * to.side);
     });
   }
