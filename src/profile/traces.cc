@@ -10,8 +10,9 @@
 namespace perigee::profile {
 namespace {
 
-// Version of the allocations of Perigee's own kernels, and of how they are recorded; part of the key.
-constexpr int kKernels = 21;
+// Version of Perigee's own kernels: of their allocations and times, and of how these are recorded; part
+// of the key.
+constexpr int kKernels = 22;
 
 }  // namespace
 

@@ -192,11 +192,13 @@ class Product {
         const int64_t blocks = run.inners * run.outers;
         for (int64_t t = 0; t < blocks; ++t) {
           const int64_t inner = t / run.outers;
+          const Place here = place_of(t), next = place_of(std::min(t + 1, blocks - 1));
           float* sum = sums + (parts_ > 1 ? inner * kSums : 0);
-          add_part(place_of(t), run.inner + inner, part,
-                   packed + t % run.outers * block(b_outside_), sum);
+          add_part(here, run.inner + inner, part, packed + t % run.outers * block(b_outside_), sum);
           if constexpr (!kDirect) {
-            if (part + 1 == parts_) store(place_of(t), sum, place_of(std::min(t + 1, blocks - 1)));
+            if (part + 1 == parts_) store(here, sum, next);
+          } else if (part == 0) {
+            for (int64_t r = 0; r < next.rows; ++r) prefetch(next, r);
           }
         }
       }
@@ -218,7 +220,7 @@ class Product {
     }
     int64_t step = kWide;
     if constexpr (kDirect) {
-      sums = to_ + to.row * row_ + to.column;
+      sums = row_of(to, 0);
       step = row_;
     }
     if (part == 0 && bias_ != nullptr) {
@@ -236,11 +238,19 @@ class Product {
     }
   }
 
-  // Rounds the sums of a block, and starts to fetch the rows of the next one, which will be written.
+  R* row_of(const Place& block, int64_t r) const {
+    return to_ + (block.row + r) * row_ + block.column;
+  }
+  // Starts to fetch a row of a block of the result, which will be written.
+  PERIGEE_INLINE void prefetch(const Place& block, int64_t r) const {
+    prefetch_piece(row_of(block, r), kWide * int64_t{sizeof(R)});
+  }
+
+  // Rounds the sums of a block, and starts to fetch the rows of the next one.
   void store(const Place& to, const float* sums, const Place& next) const {
     for (int64_t r = 0; r < to.rows; ++r) {
-      prefetch_piece(to_ + (next.row + r) * row_ + next.column, 256);
-      round_row(sums + r * kWide, to.columns, to_ + (to.row + r) * row_ + to.column);
+      prefetch(next, r);
+      round_row(sums + r * kWide, to.columns, row_of(to, r));
     }
   }
 
