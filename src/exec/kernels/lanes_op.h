@@ -6,9 +6,11 @@
 
 namespace perigee::exec::kernels {
 
-// Returns whether the op's result is float32 or bfloat16.
+// Returns whether the op's results, which have one type, are float32 or bfloat16.
 inline bool has_lanes(const Arguments& a) {
-  const auto dtype = a.type().dtype;
+  size_t output = 0;  // the first one that is needed
+  while (output + 1 < a.op().outputs.size() && !a.wanted(output)) ++output;
+  const auto dtype = a.type(output).dtype;
   return dtype == graph::DType::float32 || dtype == graph::DType::bfloat16;
 }
 

@@ -46,6 +46,37 @@ TEST_CASE("GELU's gradient and the sum of its rows equal LibTorch's in float64")
   require_close({d[1]}, {gradient.sum(0).to(type)}, type == at::kFloat ? 1e-4 : 5e-2);
 }
 
+TEST_CASE("gradients are the same where another one is not needed") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const graph::TensorType rows{dtype_of(type), {5, 16}}, row{dtype_of(type), {16}};
+  const auto x = at::randn({5, 16}).to(type), y = at::randn({5, 16}).to(type),
+             grad = at::randn({5, 16}).to(type), weight = at::randn({16}).to(type);
+  struct Case {
+    std::string op;
+    Named tensors;
+    std::vector<graph::TensorType> types;
+  };
+  const auto& [op, tensors, types] = GENERATE_COPY(
+      Case{"perigee::swiglu_backward", {{"grad", grad}, {"gate", x}, {"up", y}}, {rows, rows}},
+      Case{"perigee::gelu_backward_sum", {{"grad_output", grad}, {"self", x}}, {rows, row}},
+      Case{"perigee::rms_norm_backward",
+           {{"grad", grad}, {"self", x}, {"weight", weight}, {"rstd", at::rand({5, 1})}},
+           {rows, row}});
+  const auto all = call(cpu_kernel, op, tensors, {}, types);
+  for (size_t without = 0; without < types.size(); ++without) {
+    INFO(op << " without its result " << without);
+    Op part{.name = op, .args = {}, .outputs = {types.begin(), types.end()}};
+    part.outputs[without].reset();
+    std::vector<at::Tensor> operands, results(types.size());
+    for (const auto& [name, tensor] : tensors) {
+      part.args.emplace_back(name, graph::ValueId{static_cast<int32_t>(operands.size())});
+      operands.push_back(tensor);
+    }
+    cpu_kernel(part)(operands, results, {});
+    CHECK(at::equal(results[1 - without], all[1 - without]));
+  }
+}
+
 TEST_CASE("norms of a sum, and gradients with an addition, equal two ops in float64") {
   const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
   const auto added = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
