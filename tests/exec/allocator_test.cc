@@ -1,5 +1,7 @@
 #include "exec/memory/allocator.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <thread>
 
 #include "exec/comm/threads.h"
@@ -215,6 +217,17 @@ TEST_CASE("frames are zero, aligned and counted, and freed with their last tenso
   REQUIRE(memory_count().arenas == before + 320);
   kept.reset();
   REQUIRE(memory_count().arenas == before);
+}
+
+TEST_CASE("an error for want of memory leaves the frames of other programs") {
+  install_allocator();
+  const auto before = memory_count().arenas;
+  const Arena arena({{compile::Frame::Kind::persistent, "p", 128}}, *cpu_device());
+  REQUIRE_THROWS_WITH(allocate_frames(int64_t{1} << 60),
+                      Catch::Contains("need 1152921504606846976 bytes"));
+  CHECK(memory_count().arenas == before + 128);
+  // An op's result in a frame is freed: a pointer that the system's allocator does not know.
+  c10::GetCPUAllocator()->raw_deallocate(arena.bases()[0] + 64);
 }
 
 TEST_CASE("memory that bypasses the allocator is counted as the libraries'") {

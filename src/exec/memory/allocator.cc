@@ -12,6 +12,7 @@
 #include <deque>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/fail.h"
@@ -233,10 +234,10 @@ std::shared_ptr<std::byte> allocate_frames(int64_t bytes, SharedMemory* shared) 
   struct Frames {
     std::shared_ptr<std::byte> memory;
     int64_t bytes = 0, shared_bytes = 0;
-    size_t slot = 0;
+    std::optional<size_t> slot;
 
     ~Frames() {
-      arenas[slot].store(nullptr);
+      if (slot) arenas[*slot].store(nullptr);
       arena_bytes.fetch_sub(bytes);
       exec::shared_bytes.fetch_sub(shared_bytes);
     }
