@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <numeric>
@@ -21,6 +22,10 @@ namespace perigee::exec {
 // Throws if `holds` is false. Catch2's checks work on the main thread only.
 inline void must(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("wrong: " + what);
+}
+
+inline void check_no_errors(const std::vector<std::string>& errors) {
+  for (const auto& error : errors) CHECK(error == "");
 }
 
 using Carrier = ProcessOptions::Carrier;

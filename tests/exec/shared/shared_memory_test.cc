@@ -25,10 +25,6 @@ namespace {
 using mesh::Reduce;
 using namespace std::chrono_literals;
 
-void check_no_errors(const std::vector<std::string>& errors) {
-  for (const auto& error : errors) CHECK(error == "");
-}
-
 // Returns numbers whose sum depends on the order of its terms.
 at::Tensor operand_of(int64_t rank, int64_t elements, at::ScalarType type) {
   at::manual_seed(static_cast<uint64_t>(rank) + 1);
@@ -119,34 +115,6 @@ TEST_CASE("parts of any sizes go through shared memory, empty ones among them") 
                       .output_counts = received})
         ->wait();
     must(at::equal(exchanged, at::cat(outputs)), "all_to_all");
-  }));
-}
-
-TEST_CASE("a rank starts any number of collectives and messages before it waits for one") {
-  constexpr int kMany = 200;
-  check_no_errors(fork_ranks(2, [](Communicator& c) {
-    const auto group = everyone(c);
-    const auto me = c.rank(), other = 1 - me;
-    std::vector<at::Tensor> sums, sent, received;
-    std::vector<std::shared_ptr<Work>> works;
-    for (int i = 0; i < kMany; ++i) {
-      sums.push_back(at::full({100}, static_cast<double>(i + me)));
-      sent.push_back(at::full({10}, static_cast<double>(i + 1000 * me)));
-      received.push_back(at::zeros({10}));
-      works.push_back(group->start(
-          {.kind = Collective::Kind::all_reduce, .input = sums.back(), .output = sums.back()}));
-      works.push_back(
-          group->start({.kind = Collective::Kind::send, .input = sent.back(), .peer = other}));
-    }
-    for (int i = 0; i < kMany; ++i) {
-      works.push_back(
-          group->start({.kind = Collective::Kind::receive, .output = received[i], .peer = other}));
-    }
-    for (const auto& work : works) work->wait();
-    for (int i = 0; i < kMany; ++i) {
-      must(sums[i].eq(2 * i + 1).all().item<bool>(), "sum");
-      must(received[i].eq(i + 1000 * other).all().item<bool>(), "message");
-    }
   }));
 }
 

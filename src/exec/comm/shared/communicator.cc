@@ -74,6 +74,7 @@ class Sharing : public Communicator {
   std::shared_ptr<std::byte> attach(const std::string& name, const Ranks& ranks,
                                     const std::string& place) const;
   void await_attached(const Ranks& ranks, std::byte* segment);
+  void call_helper();
   void help();
 
   ProcessOptions options_;
@@ -82,7 +83,7 @@ class Sharing : public Communicator {
   SharedProcess process_;
   std::unique_ptr<Communicator> gloo_;
   std::map<int64_t, Peer> peers_;
-  std::mutex mutex_;  // of the groups, for the helper
+  std::mutex mutex_;  // of the helper and its groups
   std::map<std::pair<std::string, Ranks>, std::shared_ptr<Group>> groups_;
   std::vector<std::shared_ptr<SharedGroup>> helped_;
   std::thread helper_;
@@ -110,7 +111,8 @@ Sharing::Sharing(ProcessOptions options)
       .timeout = options_.rendezvous.timeout,
       // A rank that is bound to one core has company on the others.
       .crowded = options_.local_ranks > (found == 1 ? sysconf(_SC_NPROCESSORS_ONLN) : found),
-      .helps = options_.local_ranks * options_.threads < found};
+      .helps = options_.local_ranks * options_.threads < found,
+      .call_helper = [this] { call_helper(); }};
   meeting_.store->set(key(fmt::format("process/{}", rank())), bytes_of(text));
   gloo_ = gloo_communicator(options_.rendezvous, meeting_);
 }
@@ -285,9 +287,11 @@ std::shared_ptr<Group> Sharing::share(const std::string& name, const Ranks& rank
   if (first) log::debug("group {} (ranks {}) shares memory", name, fmt::join(ranks, ","));
   auto made = std::make_shared<SharedGroup>(name, ranks, rank(), process_, std::move(members),
                                             std::move(segment));
-  std::lock_guard lock(mutex_);
-  helped_.push_back(made);
-  if (process_.helps && !helper_.joinable()) helper_ = std::thread([this] { help(); });
+  {
+    std::lock_guard lock(mutex_);
+    helped_.push_back(made);
+  }
+  if (process_.helps) call_helper();
   return made;
 }
 
@@ -345,7 +349,17 @@ std::shared_ptr<Group> Sharing::group(const std::string& name, const Ranks& rank
   return group;
 }
 
-// Runs collectives while the rank computes, until the communicator ends.
+void Sharing::call_helper() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+  }
+  auto& bell = options_.memory->board().bell;
+  bell.fetch_add(1);
+  futex_wake(bell);
+}
+
+// Runs collectives while the rank computes or waits, until the communicator ends.
 void Sharing::help() {
   auto& bell = options_.memory->board().bell;
   while (!ends_) {
@@ -355,12 +369,14 @@ void Sharing::help() {
       std::lock_guard lock(mutex_);
       groups = helped_;
     }
+    bool waits = false;
     try {
-      for (const auto& group : groups) group->help();
+      for (const auto& group : groups) waits |= group->help();
     } catch (const std::exception&) {
       // The rank's own wait meets the same error and reports it.
     }
-    if (!ends_ && bell.load() == rung) futex_wait(bell, rung, 1000);
+    // Nobody rings where a rank has released a slot.
+    if (!ends_ && bell.load() == rung) futex_wait(bell, rung, waits ? 1 : 1000);
   }
 }
 

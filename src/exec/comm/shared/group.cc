@@ -130,14 +130,18 @@ std::shared_ptr<Work> SharedGroup::transfer(Transfer transfer) {
     }
   }
   std::vector<std::shared_ptr<SharedWork>> complete;
+  bool waits = false;
   {
     std::lock_guard lock(mutex_);
     auto& c = channel(t.kind, t.peer);
     work->channel_ = &c;
     c.waiting.push_back(work);
     join_slots(c, complete);
+    waits = !c.waiting.empty();
   }
   start(complete);
+  // This rank may wait elsewhere for what the transfer's other rank does after it.
+  if (waits) process_.call_helper();
   return work;
 }
 
@@ -334,11 +338,15 @@ void SharedGroup::observe(Channel& c) {
   }
 }
 
-void SharedGroup::help() {
-  std::vector<std::shared_ptr<SharedWork>> running;
+bool SharedGroup::help() {
+  std::vector<std::shared_ptr<SharedWork>> complete, running;
+  bool waits = false;
   {
     std::lock_guard lock(mutex_);
     const auto look = [&](Channel& c) {
+      join_slots(c, complete);
+      waits |= !c.waiting.empty();
+      if (!process_.helps) return;
       for (const auto& work : c.started) {
         if (work->slot_->phase.load() == Slot::running) running.push_back(work);
       }
@@ -346,7 +354,9 @@ void SharedGroup::help() {
     look(collectives_);
     for (auto& [pair, c] : messages_) look(c);
   }
+  start(complete);
   for (const auto& work : running) run_pieces(*work);
+  return waits;
 }
 
 // Returns after a phase other than `seen`, or a while. Where spinning was in vain, the next wait

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,7 +29,9 @@ struct SharedProcess {
   std::shared_ptr<SharedMemory> memory;
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of one wait
   bool crowded = false;  // the host has fewer cores than ranks: a waiting rank sleeps at once
-  bool helps = false;    // the process has a helper thread
+  bool helps = false;    // the process has a helper thread that runs pieces
+  // Wakes the helper thread, which is started where there is none.
+  std::function<void()> call_helper;
 };
 
 class SharedWork;
@@ -45,8 +48,9 @@ class SharedGroup : public Group {
   // The first rank's memory, which the others map.
   std::shared_ptr<std::byte> one_memory(int64_t bytes) override;
 
-  // Runs pieces of collectives that all ranks have joined. Any thread calls it.
-  void help();
+  // Joins the slots that transfers wait for, and runs pieces of collectives that all ranks have joined
+  // where the process's helper does. Returns whether transfers still wait. Any thread calls it.
+  bool help();
 
  private:
   friend class SharedWork;
