@@ -76,11 +76,11 @@ void send_before_an_answer(Communicator& c) {
   }
 }
 
-TEST_CASE("a rank that waits in another group goes on to send what it has started") {
+TEST_CASE("transfers that wait for a slot go on while their rank waits in another group") {
   check_no_errors(fork_ranks(2, send_before_an_answer, std::chrono::seconds(5)));
 }
 
-TEST_CASE("a rank that waits for another host goes on to send what it has started") {
+TEST_CASE("transfers that wait for a slot go on while their rank waits for another host") {
   check_no_errors(fork_over_hosts("AAB", send_before_an_answer, std::chrono::seconds(5)));
 }
 
