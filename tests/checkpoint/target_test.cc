@@ -13,6 +13,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "checkpoint/files.h"
+#include "checkpoint/s3/part_bytes.h"
 #include "checkpoint/safetensors.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/s3_server.h"
@@ -197,6 +198,19 @@ TEST_CASE("a folder is a target of checkpoints") {
   test::Folder folder;
   check_target(folder.path());
   check_store(folder.at("run"));
+}
+
+TEST_CASE("parts of an S3 object keep the service's limits, with any PERIGEE_S3_PART_BYTES") {
+  constexpr auto kMiB = uint64_t{1} << 20U, kTiB = uint64_t{1} << 40U;
+  s3::Settings settings;
+  CHECK(s3::uploaded_part_bytes(settings, kMiB) == 8 * kMiB);
+  CHECK(s3::copied_part_bytes(settings, kMiB) == 512 * kMiB);
+  CHECK(kTiB / s3::uploaded_part_bytes(settings, kTiB) < 10'000);
+  for (const auto bytes : {80 * kMiB, 128 * kMiB, ~uint64_t{0}}) {
+    settings.part_bytes = bytes;
+    CHECK(s3::uploaded_part_bytes(settings, kMiB) == bytes);
+    CHECK(s3::copied_part_bytes(settings, kTiB) == 5120 * kMiB);
+  }
 }
 
 TEST_CASE("an S3 service is a target of checkpoints, and errors of it are one sentence") {

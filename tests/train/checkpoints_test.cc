@@ -123,7 +123,7 @@ TEST_CASE("a step goes on while its checkpoint is written, and the checkpoint ha
     };
     Checkpoints checkpoints(rank, job, options, half.pieces());
     half.step();
-    CHECK(checkpoints.begin(1, "{}", /*copies=*/true) >= 0);
+    CHECK(checkpoints.begin(1, "{}", /*copies=*/true).value_or(-1) >= 0);
     for (int step = 2; step < 12; ++step) {
       half.step();
       checkpoints.poll();
@@ -196,6 +196,20 @@ TEST_CASE("a checkpoint waits for the one before, and the last one is waited for
   expected.insert(expected.end(), one.begin(), one.end());
   CHECK(events == expected);
   CHECK(names_in(folder.at("checkpoints")) == Names{"step-1", "step-2"});
+}
+
+TEST_CASE("a checkpoint whose pieces are not accepted does not begin") {
+  Folder folder;
+  run_with(20, [&](exec::Communicator& rank, const job::Job& job) {
+    Half half(rank.rank());
+    auto pieces = half.pieces();
+    pieces.accept = [](int64_t step, const auto&) { return step != 2; };
+    Checkpoints checkpoints(rank, job, {.run = folder.path(), .plan_hash = "plan"}, pieces);
+    CHECK(checkpoints.begin(1, "{}", /*copies=*/true));
+    CHECK_FALSE(checkpoints.begin(2, "{}", /*copies=*/true));
+    checkpoints.wait();  // there is none
+  });
+  CHECK(names_in(folder.at("checkpoints")) == Names{"step-1"});
 }
 
 TEST_CASE("a disk that takes three time-outs ends no job") {

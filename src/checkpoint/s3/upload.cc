@@ -3,17 +3,11 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "checkpoint/s3/part_bytes.h"
 #include "checkpoint/s3/xml.h"
 
 namespace perigee::checkpoint::s3 {
 namespace {
-
-constexpr uint64_t kMostParts = 9000;     // the service's limit is 10,000
-constexpr uint64_t kPartsInOneCopy = 64;  // 512 MiB of 8 MiB; the service's limit is 5 GiB
-
-uint64_t part_bytes(const Settings& settings, uint64_t bytes) {
-  return std::max(settings.part_bytes, bytes / kMostParts + 1);
-}
 
 // Returns the value of the header x-amz-copy-source.
 std::string copy_source(const Place& from) {
@@ -31,7 +25,9 @@ void require_size(Client& client, const Place& place, uint64_t bytes) {
 class Upload : public ObjectWriter {
  public:
   Upload(Client& client, Place place, uint64_t bytes)
-      : client_(client), place_(std::move(place)), part_(part_bytes(client.settings(), bytes)) {}
+      : client_(client),
+        place_(std::move(place)),
+        part_(uploaded_part_bytes(client.settings(), bytes)) {}
 
   void write(std::span<const std::byte> bytes) override {
     written_ += bytes.size();
@@ -168,7 +164,7 @@ std::unique_ptr<ObjectWriter> make_upload(Client& client, Place place, uint64_t 
 }
 
 void copy_object(Client& client, const Place& from, const Place& to, uint64_t bytes) {
-  const auto part = kPartsInOneCopy * part_bytes(client.settings(), bytes / kPartsInOneCopy);
+  const auto part = copied_part_bytes(client.settings(), bytes);
   if (bytes <= part) {
     write_request(client, {.method = "PUT",
                            .bucket = to.bucket,

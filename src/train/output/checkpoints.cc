@@ -121,12 +121,13 @@ struct Checkpoints::Impl {
     writer->finish(info, communicator.world(), job.train.keep_checkpoints, spared);
   }
 
-  void begin(int64_t of_step, const std::string& state_text, bool copies) {
+  // Returns whether the checkpoint has begun.
+  bool begin(int64_t of_step, const std::string& state_text, bool copies) {
     step = of_step;
     loop_state = state_text;
     if (copies) reserve(step);
     auto snapshot = pieces.take(step, {memory.get(), static_cast<size_t>(copies ? room : 0)});
-    if (!pieces.accept(step, snapshot)) return;
+    if (!pieces.accept(step, snapshot)) return false;
     writer.emplace(options.run, step, [this](std::string_view stage) { reach(stage); });
     const auto make_folder = [&] {
       options.check();
@@ -138,6 +139,7 @@ struct Checkpoints::Impl {
     wait_for_work(*all, job, [&] { writer->find(communicator.rank()); });
     phase = Phase::writing;
     background.start([this, mine = std::move(snapshot.pieces)] { write(mine); });
+    return true;
   }
 
   // Moves on from a phase whose work has ended on all ranks.
@@ -220,10 +222,12 @@ Checkpoints::~Checkpoints() { impl_->drop(); }
 
 void Checkpoints::reserve(int64_t step) { impl_->reserve(step); }
 
-double Checkpoints::begin(int64_t step, const std::string& state, bool copies) {
+std::optional<double> Checkpoints::begin(int64_t step, const std::string& state, bool copies) {
   const auto start = std::chrono::steady_clock::now();
   wait();
-  impl_->guarded([&] { impl_->begin(step, state, copies); });
+  bool begun = false;
+  impl_->guarded([&] { begun = impl_->begin(step, state, copies); });
+  if (!begun) return std::nullopt;
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

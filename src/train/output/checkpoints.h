@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,9 +63,9 @@ class Checkpoints {
   void reserve(int64_t step);
   // Completes the checkpoint before, if any, and begins the one of a step. `state`: of the training
   // loop, a JSON object. `copies`: tensors may change after the call; else they stay as they are
-  // until `wait` returns. Writes nothing where weights are not finite, or throws
-  // (finite_weights.h). Returns the seconds that the call took.
-  double begin(int64_t step, const std::string& state, bool copies);
+  // until `wait` returns. Returns the seconds that the call took; nothing where weights are not
+  // finite, so that no checkpoint begins, or throws (finite_weights.h).
+  std::optional<double> begin(int64_t step, const std::string& state, bool copies);
   // Looks after a checkpoint that is being written.
   void poll();
   // Returns once the checkpoint that is being written is complete; at once where there is none.

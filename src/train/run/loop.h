@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,10 @@ struct LoopHooks {
   // Rank 0, after each step.
   std::function<void(const StepMetrics&)> report = [](const StepMetrics&) {};
   // Every rank, when a checkpoint is due; `state`: of the loop, a JSON object. Returns the seconds
-  // for which the rank did not train. `last`: no step follows.
-  std::function<double(int64_t step, const std::string& state, bool last)> checkpoint =
-      [](int64_t, const std::string&, bool) { return 0.0; };
+  // for which the rank did not train; nothing where no checkpoint is written, on all ranks. `last`:
+  // no step follows.
+  std::function<std::optional<double>(int64_t step, const std::string& state, bool last)>
+      checkpoint = [](int64_t, const std::string&, bool) { return 0.0; };
   // Every rank, after the report of a step with a checkpoint, unless the job was stopped there.
   std::function<void(int64_t step)> sample = [](int64_t) {};
   // Every rank, after a step without a checkpoint.

@@ -361,13 +361,13 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
 at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
   const auto& graph = blueprint_.training;
   const auto& input = *graph.find_input(name);
-  const auto& shape = graph.type(input.value).shape;
+  const auto& type = graph.type(input.value);
   auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
   if (!part.defined()) part = executor_->tensor(kind, name);
   const auto placed = blueprint_.plan.placements.find(name);
   const auto copy = [&](const at::Tensor& t) {
     const auto mean = graph.is_fixed(input) ? t : averaged(t);
-    return mean.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    return mean.to(at::kCPU, exec::scalar_type(type.dtype), /*non_blocking=*/false, /*copy=*/true);
   };
   if (placed == blueprint_.plan.placements.end()) return copy(part);
   // Gather axis by axis, the innermost (first) first, in the order of mesh::local_ranges.
@@ -380,7 +380,7 @@ at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
     const std::vector<std::string> axes = {mesh.axes[a].name};
     const auto group = connection_.tensors->group(mesh.axes[a].name,
                                                   mesh::group_of(mesh, axes, communicator_.rank()));
-    auto joined = at::empty(mesh::local_shape(shape, placements, mesh, communicator_.rank()),
+    auto joined = at::empty(mesh::local_shape(type.shape, placements, mesh, communicator_.rank()),
                             part.options());
     group->run({.kind = exec::Collective::Kind::all_gather,
                 .input = part.contiguous(),

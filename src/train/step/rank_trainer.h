@@ -97,8 +97,8 @@ class RankTrainer {
   // Computes the averages of the tensors in which copies of the model differ after the step, for
   // pieces_to_write. All ranks call it first.
   void average_copies(int64_t step);
-  // Returns the full tensor of a parameter or buffer of the training graph, on the CPU. All ranks
-  // call it in the same order.
+  // Returns the full tensor of a parameter or buffer of the training graph, on the CPU and of its
+  // type in the graph, where a rank may store another. All ranks call it in the same order.
   at::Tensor full(compile::Binding::Kind kind, const std::string& name);
 
   // Returns the full results of the last evaluate, on the CPU. All ranks call it.

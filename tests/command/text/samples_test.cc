@@ -51,6 +51,24 @@ TEST_CASE("a model continues prompts after each checkpoint, and trains as withou
   CHECK(samples_of(job) == samples);
 }
 
+TEST_CASE("a model whose weights are not finite, and not saved, continues no prompt") {
+  const TrainingJob job;
+  const std::string options =
+      kSamples +
+      "--set train.checkpoint_every=1 --set train.stop_if_not_finite=false "
+      "--set optimizer.clip_norm=0 --set lr_schedule.min_lr=0 --set optimizer.lr=";
+  job.good("train", options + "0 --set train.steps=1");
+  const auto samples = samples_of(job);
+  CHECK(samples.size() == 2);
+  const auto ran = job.good("train", options + "1e39 --set train.steps=2 --resume");
+  CHECK_THAT(ran.err, Contains("not finite after step 2: the checkpoint is not written"));
+  CHECK(job.checkpoints() == std::vector<int>{1});
+  CHECK(samples_of(job) == samples);
+  for (const auto& line : job.metrics()) {
+    if (line.contains("step")) CHECK(line.contains("checkpoint_s") == (line["step"] == 1));
+  }
+}
+
 TEST_CASE("samples that cannot be written are refused before training") {
   const TrainingJob numbers("kind = \"mlp\"\ninputs = 8\noutputs = 4\nlayers = 2\nwidth = 8\n");
   CHECK_THAT(numbers.refused("train", "--set data.text=[] --set data.synthetic=true" + kSamples),

@@ -429,3 +429,23 @@ TEST_CASE("a trainer on a module that was trained starts from its weights") {
   CHECK_THROWS_WITH(perigee::source(nullptr, batch, [](const Batch&) { return Result(); }),
                     Catch::Contains("needs a module, but it is null"));
 }
+
+TEST_CASE("weights that stages of a pipeline keep in bfloat16 alone are copied to a module") {
+  auto text = toml("kind = 'gpt'\nlayers = 2\nwidth = 16\nheads = 2\nvocab = 32\ntied = false");
+  text.replace(text.find("float64"), 7, "float32");
+  Setup setup(text);
+  setup.job.batch.micro = 4;
+  const auto strategy = Strategy::data(
+      R"([["parallel_mode", [["pipe", 2]]], ["pipeline_parallel", {}],
+          ["half", {"dtype": "bf16", "masters": false}]])");
+  const auto plan = make_plan(setup.source, strategy, setup.job, {2});
+  Trainer first{*setup.module, plan, setup.job, Ranks::threads(2), setup.data()};
+  const auto batch = setup.data()->at(1, {0, 8});
+  const auto begin = first.evaluate(batch).at("loss");
+  first.run();
+  const auto trained = first.evaluate(batch).at("loss");
+  first.copy_to(*setup.module);
+  Trainer second{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  CHECK(second.evaluate(batch).at("loss") == trained);
+  CHECK(trained != begin);
+}
