@@ -79,7 +79,7 @@ class PlanRounds {
     chosen_ = search::to_string(planned.found->best.choice);
     const auto& job = task_.job;
     AutoPlanner planner(
-        planned.source, job, planned.plan.mesh.size(), task_.runtime_folder,
+        planned.source, job, {planned.plan.mesh.size(), planned.hosts}, task_.runtime_folder,
         multiplies_eight_bits(job, /*for_described_cluster=*/false, task_.runtime_folder));
     const auto strategy = planner.runner_up(
         *planned.found, [&](const json& other) { return tried_.contains(other.dump()); });
