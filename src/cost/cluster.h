@@ -3,6 +3,7 @@
 // with their sources.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -113,5 +114,16 @@ int level_of(const Cluster& cluster, const std::vector<int64_t>& group);
 // its ranks in each block (0: the numbers differ). A collective takes equally long over groups of
 // equal shape.
 std::vector<int64_t> shape_of(const Cluster& cluster, const std::vector<int64_t>& group);
+
+// A kind of collective and where its ranks are. Its time depends on these and on its bytes.
+struct ExchangeKind {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  int64_t ranks = 0;            // of the group; two of a message, also of a shift of many
+  std::string level;            // Link::level of the group's level; "": a group of one
+  std::vector<int64_t> inside;  // the rest of the group's shape
+  auto operator<=>(const ExchangeKind&) const = default;
+};
+ExchangeKind exchange_kind(const Cluster& cluster, CollectiveKind kind,
+                           const std::vector<int64_t>& group);
 
 }  // namespace perigee::cost

@@ -130,6 +130,20 @@ std::vector<int64_t> shape_of(const Cluster& cluster, const std::vector<int64_t>
   return shape;
 }
 
+ExchangeKind exchange_kind(const Cluster& cluster, CollectiveKind kind,
+                           const std::vector<int64_t>& group) {
+  const auto shape = shape_of(cluster, group);
+  ExchangeKind result{.kind = kind, .ranks = static_cast<int64_t>(group.size())};
+  if (shape.front() >= 0) result.level = cluster.links[shape.front()].level;
+  result.inside.assign(shape.begin() + 1, shape.end());
+  if (kind == CollectiveKind::message) {
+    // All messages of a shift are sent at once.
+    result.ranks = 2;
+    std::fill(result.inside.begin(), result.inside.end(), 1);
+  }
+  return result;
+}
+
 double collective_seconds(const Cluster& cluster, CollectiveKind kind, double bytes,
                           const std::vector<int64_t>& group) {
   const int outer = level_of(cluster, group);

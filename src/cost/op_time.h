@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cost/cluster.h"
 #include "cost/flops.h"
@@ -26,15 +27,17 @@ class Measurements {
   virtual ~Measurements() = default;
   // Returns the seconds of one run of the op instance (compile::key), or nothing.
   virtual std::optional<double> op(const std::string& instance) = 0;
-  // Returns the seconds of a collective over `ranks` ranks, or nothing.
-  virtual std::optional<double> collective(CollectiveKind kind, int64_t ranks, double bytes) = 0;
+  // Returns the seconds of a collective over a group of the cluster (collective_seconds), or nothing.
+  virtual std::optional<double> collective(const Cluster& cluster, CollectiveKind kind,
+                                           double bytes, const std::vector<int64_t>& group) = 0;
 };
 
 // Has no measurements: every time is an estimate.
 class NoMeasurements : public Measurements {
  public:
   std::optional<double> op(const std::string&) override { return std::nullopt; }
-  std::optional<double> collective(CollectiveKind, int64_t, double) override {
+  std::optional<double> collective(const Cluster&, CollectiveKind, double,
+                                   const std::vector<int64_t>&) override {
     return std::nullopt;
   }
 };

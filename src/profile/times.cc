@@ -21,8 +21,11 @@ constexpr int64_t kMostTogether = 64;  // most concurrent ranks whose times are 
 // point has at least kSpan times the bytes of the smallest.
 constexpr double kExtrapolation = 2, kTransferShare = 0.2, kSpan = 4;
 
-std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
-  return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
+// Returns "all_reduce ranks=4 network/2": of four ranks on hosts of which each has two.
+std::string content_of(const cost::ExchangeKind& kind) {
+  auto text = fmt::format("{} ranks={} {}", cost::name_of(kind.kind), kind.ranks, kind.level);
+  for (const auto ranks : kind.inside) text += fmt::format("/{}", ranks);
+  return text;
 }
 
 // Returns whether the line through the points (at least one) may be used for that many bytes.
@@ -70,16 +73,16 @@ bool TimeDatabase::knows(const std::string& instance) {
   return look_up(instance, together_).has_value();
 }
 
-Database::Key TimeDatabase::key_of(cost::CollectiveKind kind, int64_t ranks) const {
-  const auto content = content_of(kind, ranks);
+Database::Key TimeDatabase::key_of(const cost::ExchangeKind& kind) const {
+  const auto content = content_of(kind);
   return {"collective", device_, carrier_.empty() ? content : content + " over " + carrier_};
 }
 
-const TimeDatabase::Collective& TimeDatabase::find(cost::CollectiveKind kind, int64_t ranks) {
-  const auto [entry, added] = collectives_.try_emplace({kind, ranks});
+const TimeDatabase::Collective& TimeDatabase::find(const cost::ExchangeKind& kind) {
+  const auto [entry, added] = collectives_.try_emplace(kind);
   auto& [points, line] = entry->second;
   if (!added) return entry->second;
-  const auto text = database_.find(key_of(kind, ranks));
+  const auto text = database_.find(key_of(kind));
   if (!text) return entry->second;
   const auto json = Json::parse(*text, nullptr, false);
   const auto latency = number(json, "latency"), per_byte = number(json, "per_byte");
@@ -92,17 +95,16 @@ const TimeDatabase::Collective& TimeDatabase::find(cost::CollectiveKind kind, in
   return entry->second;
 }
 
-std::optional<double> TimeDatabase::collective(cost::CollectiveKind kind, int64_t ranks,
-                                               double bytes) {
-  const auto& [points, line] = find(kind, ranks);
+std::optional<double> TimeDatabase::collective(const cost::ExchangeKind& kind, double bytes) {
+  const auto& [points, line] = find(kind);
   if (const auto* near = nearest(points, bytes)) return near->seconds;
   if (line == Line{} || (!points.empty() && !line_applies(points, line, bytes)))
     return std::nullopt;
   return line.latency + bytes * line.per_byte;
 }
 
-bool TimeDatabase::knows(cost::CollectiveKind kind, int64_t ranks, double bytes) {
-  return nearest(find(kind, ranks).points, bytes) != nullptr;
+bool TimeDatabase::knows(const cost::ExchangeKind& kind, double bytes) {
+  return nearest(find(kind).points, bytes) != nullptr;
 }
 
 void TimeDatabase::forget() {
@@ -118,8 +120,8 @@ void TimeDatabase::put(const std::string& instance, const Measured& measured) {
   ops_[instance] = measured.seconds;
 }
 
-void TimeDatabase::put(cost::CollectiveKind kind, int64_t ranks, const Points& points) {
-  auto all = find(kind, ranks).points;
+void TimeDatabase::put(const cost::ExchangeKind& kind, const Points& points) {
+  auto all = find(kind).points;
   for (const auto& [bytes, measured] : points) all[bytes] = measured;
   const auto line = fit(all);
   auto list = Json::array();
@@ -127,12 +129,12 @@ void TimeDatabase::put(cost::CollectiveKind kind, int64_t ranks, const Points& p
     list.push_back(
         {{"bytes", bytes}, {"seconds", measured.seconds}, {"interval", measured.interval}});
   }
-  database_.put(key_of(kind, ranks), Json{{"latency", line.latency},
-                                          {"per_byte", line.per_byte},
-                                          {"interval", line.interval},
-                                          {"points", std::move(list)}}
-                                         .dump());
-  collectives_[{kind, ranks}] = {std::move(all), line};
+  database_.put(key_of(kind), Json{{"latency", line.latency},
+                                   {"per_byte", line.per_byte},
+                                   {"interval", line.interval},
+                                   {"points", std::move(list)}}
+                                  .dump());
+  collectives_[kind] = {std::move(all), line};
 }
 
 std::string export_json(Database& database) {

@@ -31,7 +31,11 @@ class TimeDatabase : public cost::Measurements {
   std::optional<double> op(const std::string& instance) override;
   // Returns the seconds measured for nearly equal bytes, else those of the line through all points;
   // nothing where measured sizes are too few or too far from `bytes`.
-  std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
+  std::optional<double> collective(const cost::ExchangeKind& kind, double bytes);
+  std::optional<double> collective(const cost::Cluster& cluster, cost::CollectiveKind kind,
+                                   double bytes, const std::vector<int64_t>& group) override {
+    return collective(cost::exchange_kind(cluster, kind, group), bytes);
+  }
 
   // Drops the times read so far, so that they are read from the file again.
   void forget();
@@ -40,17 +44,17 @@ class TimeDatabase : public cost::Measurements {
   // Returns whether the op was measured with `together` concurrent ranks.
   bool knows(const std::string& instance);
   // Adds points to the known ones of the kind; replaces points of equal bytes.
-  void put(cost::CollectiveKind kind, int64_t ranks, const Points& points);
+  void put(const cost::ExchangeKind& kind, const Points& points);
   // Returns whether a collective of nearly equal bytes was measured.
-  bool knows(cost::CollectiveKind kind, int64_t ranks, double bytes);
+  bool knows(const cost::ExchangeKind& kind, double bytes);
 
  private:
   struct Collective {
     Points points;
     Line line;
   };
-  const Collective& find(cost::CollectiveKind kind, int64_t ranks);
-  Database::Key key_of(cost::CollectiveKind kind, int64_t ranks) const;
+  const Collective& find(const cost::ExchangeKind& kind);
+  Database::Key key_of(const cost::ExchangeKind& kind) const;
   Database::Key key_of(const std::string& instance, int64_t together) const;
   std::optional<double> look_up(const std::string& instance, int64_t together);
 
@@ -59,7 +63,7 @@ class TimeDatabase : public cost::Measurements {
   int64_t together_;
   std::string carrier_;
   std::map<std::string, std::optional<double>> ops_;
-  std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
+  std::map<cost::ExchangeKind, Collective> collectives_;
 };
 
 // Returns the kinds of device (device_kind) with times of ops or collectives.

@@ -98,11 +98,9 @@ cost::Time OpCosts::collective(const Exchange& exchange) {
   if (exchange.copies) {
     return {exchange.bytes / cluster_.device(exchange.ranks.front()).host, false};
   }
-  // All messages of a shift are sent at once.
   const std::lock_guard lock(asking_);
-  const bool message = exchange.kind == cost::CollectiveKind::message;
-  const auto ranks = message ? 2 : static_cast<int64_t>(exchange.ranks.size());
-  if (const auto seconds = measurements_.collective(exchange.kind, ranks, exchange.bytes)) {
+  if (const auto seconds = measurements_.collective(cluster_, exchange.kind, exchange.bytes,
+                                                    exchange.ranks)) {
     return {*seconds, true};
   }
   return {cost::collective_seconds(cluster_, exchange.kind, exchange.bytes, exchange.ranks), false};

@@ -18,6 +18,12 @@ struct TimesFolder {
   ~TimesFolder() { fs::remove_all(path); }
 };
 
+// A collective between so many ranks of a host.
+cost::ExchangeKind over(int64_t ranks,
+                        cost::CollectiveKind kind = cost::CollectiveKind::all_reduce) {
+  return {.kind = kind, .ranks = ranks, .level = "host"};
+}
+
 }  // namespace
 
 TEST_CASE("a median's interval is narrow if samples agree") {
@@ -74,16 +80,47 @@ TEST_CASE("a collective's line is fitted to small sizes as well as large ones") 
 TEST_CASE("collectives of two carriers have times of their own") {
   TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
-  const auto all_reduce = cost::CollectiveKind::all_reduce;
+  const auto all_reduce = over(2);
   TimeDatabase usual(database, "cpu", 2), gloo(database, "cpu", 2, "gloo");
-  usual.put(all_reduce, 2, {{8, {2e-6, 0, 1}}});
-  CHECK_FALSE(gloo.knows(all_reduce, 2, 8));
+  usual.put(all_reduce, {{8, {2e-6, 0, 1}}});
+  CHECK_FALSE(gloo.knows(all_reduce, 8));
   gloo.forget();
-  gloo.put(all_reduce, 2, {{8, {2e-4, 0, 1}}});
-  CHECK(TimeDatabase(database, "cpu", 2).collective(all_reduce, 2, 8) == 2e-6);
-  CHECK(TimeDatabase(database, "cpu", 2, "gloo").collective(all_reduce, 2, 8) == 2e-4);
+  gloo.put(all_reduce, {{8, {2e-4, 0, 1}}});
+  CHECK(TimeDatabase(database, "cpu", 2).collective(all_reduce, 8) == 2e-6);
+  CHECK(TimeDatabase(database, "cpu", 2, "gloo").collective(all_reduce, 8) == 2e-4);
   gloo.put("mm", {0.5, 0, 1});
   CHECK(usual.op("mm") == 0.5);
+}
+
+TEST_CASE("times of collectives within a host are not those of collectives between hosts") {
+  TimesFolder folder;
+  Database database((folder.path / "profile.sqlite").string());
+  const cost::Cluster one_host{.links = {{"host", 4, 1e-6, 1e9, ""}}};
+  const cost::Cluster two_hosts{
+      .links = {{"host", 2, 1e-6, 1e9, ""}, {"network", 4, 1e-4, 1e8, ""}}};
+  const cost::Cluster four_hosts{.links = {{"network", 4, 1e-4, 1e8, ""}}};
+  using Kind = cost::CollectiveKind;
+  const std::vector<int64_t> all = {0, 1, 2, 3};
+  {
+    TimeDatabase times(database, "cpu", 2);
+    times.put(cost::exchange_kind(one_host, Kind::all_reduce, all), {{8, {2e-6, 0, 1}}});
+    times.put(cost::exchange_kind(two_hosts, Kind::all_reduce, {0, 1}), {{8, {1e-6, 0, 1}}});
+    times.put(cost::exchange_kind(two_hosts, Kind::message, {1, 2}), {{8, {3e-4, 0, 1}}});
+  }
+  TimeDatabase times(database, "cpu", 2);
+  const auto on = [&](const cost::Cluster& cluster, const std::vector<int64_t>& ranks,
+                      Kind kind = Kind::all_reduce) {
+    return times.collective(cluster, kind, 8, ranks);
+  };
+  CHECK(on(one_host, all) == 2e-6);
+  CHECK_FALSE(on(two_hosts, all));
+  CHECK_FALSE(on(four_hosts, all));
+  CHECK(on(two_hosts, {2, 3}) == 1e-6);
+  CHECK(on(one_host, {0, 2}) == 1e-6);
+  CHECK_FALSE(on(two_hosts, {0, 2}));
+  CHECK(on(two_hosts, {3, 0}, Kind::message) == 3e-4);
+  CHECK(on(two_hosts, all, Kind::message) == 3e-4);  // a shift
+  CHECK_FALSE(on(two_hosts, {0, 1}, Kind::message));
 }
 
 TEST_CASE("collectives of one size give no time for other sizes") {
@@ -95,20 +132,20 @@ TEST_CASE("collectives of one size give no time for other sizes") {
   TimesFolder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase times(database, "this");
-  const auto all_reduce = cost::CollectiveKind::all_reduce;
-  const auto all_gather = cost::CollectiveKind::all_gather;
-  times.put(all_reduce, 2, {{8, {2e-4, 0, 9}}});  // the size of a norm gives no time for gradients
-  CHECK(times.collective(all_reduce, 2, 8) == 2e-4);
-  CHECK(times.collective(all_reduce, 2, 12) == Approx(2e-4));
-  CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
-  times.put(all_reduce, 2, {{64, {2.01e-4, 0, 9}}});  // nor do two sizes of a few bytes
-  CHECK(times.collective(all_reduce, 2, 24));
-  CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
-  times.put(all_reduce, 2, {{1e7, {0.0102, 0, 9}}});
-  CHECK(times.collective(all_reduce, 2, 1e8) == Approx(0.1).epsilon(0.05));
-  times.put(all_gather, 2, {{1e8, {0.1, 0, 9}}});
-  CHECK_FALSE(times.collective(all_gather, 2, 8));
-  CHECK(times.collective(all_gather, 2, 1.5e8));
+  const auto all_reduce = over(2);
+  const auto all_gather = over(2, cost::CollectiveKind::all_gather);
+  times.put(all_reduce, {{8, {2e-4, 0, 9}}});  // the size of a norm gives no time for gradients
+  CHECK(times.collective(all_reduce, 8) == 2e-4);
+  CHECK(times.collective(all_reduce, 12) == Approx(2e-4));
+  CHECK_FALSE(times.collective(all_reduce, 1e8));
+  times.put(all_reduce, {{64, {2.01e-4, 0, 9}}});  // nor do two sizes of a few bytes
+  CHECK(times.collective(all_reduce, 24));
+  CHECK_FALSE(times.collective(all_reduce, 1e8));
+  times.put(all_reduce, {{1e7, {0.0102, 0, 9}}});
+  CHECK(times.collective(all_reduce, 1e8) == Approx(0.1).epsilon(0.05));
+  times.put(all_gather, {{1e8, {0.1, 0, 9}}});
+  CHECK_FALSE(times.collective(all_gather, 8));
+  CHECK(times.collective(all_gather, 1.5e8));
 }
 
 TEST_CASE("times are stored by device, exported and imported") {
@@ -117,19 +154,19 @@ TEST_CASE("times are stored by device, exported and imported") {
   TimeDatabase times(database, "this");
   CHECK_FALSE(times.op("mm"));
   times.put("mm", {0.5, 0.01, 7});
-  const auto all_reduce = cost::CollectiveKind::all_reduce;
-  times.put(all_reduce, 4, {{1e3, {1.1e-5, 0, 9}}, {1e7, {1.001e-2, 1e-4, 9}}});
+  const auto all_reduce = over(4);
+  times.put(all_reduce, {{1e3, {1.1e-5, 0, 9}}, {1e7, {1.001e-2, 1e-4, 9}}});
   CHECK(times.op("mm") == 0.5);
-  CHECK(times.collective(all_reduce, 4, 1e6) == Approx(1e-5 + 1e-3));
-  CHECK_FALSE(times.collective(all_reduce, 2, 1e6));
+  CHECK(times.collective(all_reduce, 1e6) == Approx(1e-5 + 1e-3));
+  CHECK_FALSE(times.collective(over(2), 1e6));
   // A measurement within 5% of the size is used instead of the fitted line; later points are added.
-  times.put(all_reduce, 4, {{1e6, {5e-3, 0, 9}}});
-  CHECK(times.knows(all_reduce, 4, 1.04e6));
-  CHECK_FALSE(times.knows(all_reduce, 4, 1.1e6));
+  times.put(all_reduce, {{1e6, {5e-3, 0, 9}}});
+  CHECK(times.knows(all_reduce, 1.04e6));
+  CHECK_FALSE(times.knows(all_reduce, 1.1e6));
   TimeDatabase again(database, "this");
-  CHECK(again.collective(all_reduce, 4, 1.04e6) == 5e-3);
-  CHECK(again.collective(all_reduce, 4, 1e7) == 1.001e-2);
-  CHECK(again.collective(all_reduce, 4, 1e8) > 1.001e-2);
+  CHECK(again.collective(all_reduce, 1.04e6) == 5e-3);
+  CHECK(again.collective(all_reduce, 1e7) == 1.001e-2);
+  CHECK(again.collective(all_reduce, 1e8) > 1.001e-2);
   CHECK_FALSE(TimeDatabase(database, "other").op("mm"));
 
   const auto text = export_json(database);

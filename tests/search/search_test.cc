@@ -346,7 +346,8 @@ TEST_CASE("less memory gives a slower plan, and too little is an error that no p
 TEST_CASE("slower collectives in the profile change the plan") {
   class Slow : public cost::NoMeasurements {
    public:
-    std::optional<double> collective(cost::CollectiveKind kind, int64_t, double) override {
+    std::optional<double> collective(const cost::Cluster&, cost::CollectiveKind kind, double,
+                                     const std::vector<int64_t>&) override {
       return kind == cost::CollectiveKind::message ? 1e-7 : 10;
     }
   };

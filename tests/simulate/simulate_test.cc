@@ -18,7 +18,8 @@ class TimesByName : public cost::Measurements {
   std::optional<double> op(const std::string& instance) override {
     return std::stod(instance.substr(instance.find('.') + 1));
   }
-  std::optional<double> collective(cost::CollectiveKind, int64_t, double) override {
+  std::optional<double> collective(const cost::Cluster&, cost::CollectiveKind, double,
+                                   const std::vector<int64_t>&) override {
     return std::nullopt;
   }
 };

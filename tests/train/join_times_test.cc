@@ -9,6 +9,9 @@ using compile::Instruction;
 using compile::Interval;
 using graph::ValueId;
 
+// Two hosts of two ranks.
+const cost::Cluster kHosts{.links = {{"host", 2, 1e-6, 1e9, ""}, {"network", 4, 1e-4, 1e8, ""}}};
+
 constexpr int64_t kClockOffset = 1'000'000;  // nanoseconds by which rank 1's clock is ahead
 
 // Returns a program of one op, an all-reduce over both ranks and two messages from rank 0 to
@@ -79,18 +82,45 @@ TEST_CASE("exchange times are joined over ranks whose clocks differ") {
   std::vector<size_t> first, second;
   const std::vector<std::string> texts = {print_steps(0, first), print_steps(1, second)};
   REQUIRE(first == std::vector<size_t>{1, 2});
-  const auto joined = join(texts, first);
+  const auto joined = join(texts, first, kHosts);
   REQUIRE(joined.ops.size() == 1);
   CHECK(joined.ops.begin()->second.seconds == Approx(110e-9));
-  const auto& sums = joined.exchanges.at({cost::CollectiveKind::all_reduce, 2});
+  const auto& sums = joined.exchanges.at({cost::CollectiveKind::all_reduce, 2, "host", {}});
   REQUIRE(sums.count(256) == 1);
   // An all-reduce takes 60 ns from the arrival of the last rank, and each rank is last in half of
   // the steps: a rank spends (60 + 100) / 2 ns in it on average.
   CHECK(sums.at(256).seconds == Approx(80e-9));
   // The first message starts when its receiver is ready, the second when the first has ended.
-  const auto& messages = joined.exchanges.at({cost::CollectiveKind::message, 2});
+  const auto& messages = joined.exchanges.at({cost::CollectiveKind::message, 2, "host", {}});
   REQUIRE(messages.count(256) == 1);
   CHECK(messages.at(256).seconds == Approx(1e-9 * (30 + 20) / 2));
+}
+
+TEST_CASE("times of collectives within hosts and between hosts are not averaged") {
+  std::vector<std::string> texts;
+  std::vector<size_t> typical;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    auto program = program_of(rank);
+    program.streams[1] = compile::Stream::parse("tensor");
+    program.streams[2] = compile::Stream::parse("data");
+    auto& list = program.sections[0].instructions;
+    list.resize(2);
+    list.push_back(list[1]);
+    list[2].stream = 2;
+    StepTimes times(program, mesh::parse_axes("tensor=2,data=2"));
+    for (int64_t step = 0; step < 4; ++step) {
+      times.add({interval(0, 0, 100), interval(1, 200, 300), interval(2, 400, 1300)});
+    }
+    typical = times.typical_steps();
+    texts.push_back(print(times, {0, 0, 0, 0}));
+  }
+  const auto exchanges = join(texts, typical, kHosts).exchanges;
+  REQUIRE(exchanges.size() == 2);
+  const auto seconds = [&](const cost::ExchangeKind& kind) {
+    return exchanges.at(kind).at(256).seconds;
+  };
+  CHECK(seconds({cost::CollectiveKind::all_reduce, 2, "host", {}}) == Approx(100e-9));
+  CHECK(seconds({cost::CollectiveKind::all_reduce, 2, "network", {1}}) == Approx(900e-9));
 }
 
 }  // namespace perigee::train

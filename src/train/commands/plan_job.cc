@@ -1,13 +1,12 @@
 #include "train/commands/plan_job.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log_format.h"
 #include "base/terminal/phases.h"
 #include "compile/compile.h"
-#include "job/rank_process.h"
 #include "search/stages/describe_stages.h"
 #include "simulate/report.h"
 #include "simulate/simulate.h"
@@ -19,6 +18,7 @@
 #include "train/plan/task_plan.h"
 #include "train/ranks/device.h"
 #include "train/task/open_model.h"
+#include "train/task/threads.h"
 
 namespace perigee::train {
 namespace {
@@ -26,6 +26,8 @@ namespace {
 Task with_completed_job(const Task& task) {
   auto result = task;
   result.job = completed(task);
+  // completed() counts all ranks as those of one host.
+  result.job.cluster.threads = threads_of_rank(task.job, ranks_per_host({task.world, task.hosts}));
   check_profile(result.job);
   return result;
 }
@@ -34,7 +36,7 @@ Task with_completed_job(const Task& task) {
 // need more memory than there is. train refuses such a plan.
 void warn_of_memory(const Task& task, const PlannedJob& planned) {
   const auto& job = planned.job;
-  const auto ranks = planned.plan.mesh.size();
+  const HostedRanks ranks{planned.plan.mesh.size(), planned.hosts};
   const auto check = [&](const auto& memory) {
     try {
       check_memory(planned.plan, memory);
@@ -45,8 +47,7 @@ void warn_of_memory(const Task& task, const PlannedJob& planned) {
   if (!job.cluster.file.empty() || uses_gpu(job, /*warn=*/false)) {
     return check(cluster_of(job, ranks, task.runtime_folder));
   }
-  const auto of_host = job::ranks_of_host().value_or((ranks + task.hosts - 1) / task.hosts);
-  check(HostMemory{.ranks = std::clamp<int64_t>(of_host, 1, ranks), .bytes = memory_of_host()});
+  check(HostMemory{.ranks = ranks_per_host(ranks), .bytes = memory_of_host()});
 }
 
 }  // namespace
@@ -73,8 +74,9 @@ SimulateResult simulate_job(const Task& task) {
   const auto& job = completed_task.job;
   auto planned = plan_task(completed_task, /*plan_text=*/"", /*for_described_cluster=*/true);
   const auto& graph = planned.captured.graph;
-  const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
-  RecordedProfile recorded(job, planned.plan.mesh.size());
+  const HostedRanks ranks{planned.plan.mesh.size(), planned.hosts};
+  const auto cluster = cluster_of(job, ranks, task.runtime_folder);
+  RecordedProfile recorded(job, ranks_per_host(ranks));
   compile::Programs programs;
   check_at_methods(planned, [&](plan::Plan plan) {
     programs = predict(plan, graph, planned.job, recorded.traces(),

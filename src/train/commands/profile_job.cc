@@ -79,7 +79,7 @@ class PlanRounds {
     chosen_ = search::to_string(planned.found->best.choice);
     const auto& job = task_.job;
     AutoPlanner planner(
-        planned.source, job, planned.plan.mesh.size(), task_.runtime_folder,
+        planned.source, job, {planned.plan.mesh.size(), planned.hosts}, task_.runtime_folder,
         multiplies_eight_bits(job, /*for_described_cluster=*/false, task_.runtime_folder));
     const auto strategy = planner.runner_up(
         *planned.found, [&](const json& other) { return tried_.contains(other.dump()); });
@@ -123,7 +123,7 @@ class PlanRounds {
 // Measures the session's plan. All ranks call it.
 Profiled measure(RankSession& session, std::shared_ptr<const ModelSource> source,
                  const MeasureOptions& options, const job::RankPlace& place,
-                 const Progress& progress) {
+                 const cost::Cluster& cluster, const Progress& progress) {
   const auto& shared = session.blueprint;
   const auto& job = session.job;
   const auto programs = compile::compile_all(shared.training, shared.plan,
@@ -143,9 +143,10 @@ Profiled measure(RankSession& session, std::shared_ptr<const ModelSource> source
   source.reset();
   const auto concurrent = job.profile.parallel ? place.local_world : 1;
   auto times = times_of(session.database, *session.connection.device, job, concurrent);
-  auto done = profile_programs(
-      programs, *session.trainer, represents, shared.plan.mesh, job, session.connection,
-      *data::open_data(job, data::division_of(shared.plan)).training, times, options, progress);
+  auto done = profile_programs(programs, *session.trainer, represents, shared.plan.mesh, job,
+                               session.connection,
+                               *data::open_data(job, data::division_of(shared.plan)).training,
+                               times, options, cluster, progress);
   done.left_out = repeats.left_out();
   session.trainer.reset();
   return done;
@@ -164,6 +165,8 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   const bool root = session.communicator->rank() == 0;
   session.database.require_file();
   const auto given = session.job;  // with its batch.global, which may not fit a plan
+  auto of_this_machine = given;
+  of_this_machine.cluster.file.clear();
   PlanRounds rounds(task, given, session.connection.device->place().is_cpu());
   Profiled done;
   const bool remeasure = options.remeasure || given.profile.remeasure;
@@ -178,8 +181,10 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
       if (progress) progress(round, count, all);
     };
     measure_options.seconds = share_number(rounds.share_of(left()), *all_ranks);
-    done.add(
-        measure(session, std::move(source), measure_options, place, root ? report : Progress()));
+    const auto cluster = cluster_of(
+        of_this_machine, {session.blueprint.plan.mesh.size(), task.hosts}, task.runtime_folder);
+    done.add(measure(session, std::move(source), measure_options, place, cluster,
+                     root ? report : Progress()));
     const auto choose = [&] {
       const bool in_time = left() > 0;
       plan = rounds.next(in_time);

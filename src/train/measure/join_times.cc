@@ -10,6 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 using cost::CollectiveKind;
+using cost::ExchangeKind;
 
 // A mean of measured times.
 struct Mean {
@@ -41,10 +42,18 @@ std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks
   return ops;
 }
 
+PointsByKind points_of(const std::map<ExchangeKind, std::map<double, Mean>>& means) {
+  PointsByKind points;
+  for (const auto& [kind, by_bytes] : means) {
+    for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
+  }
+  return points;
+}
+
 // The time of a collective is that of the rank on which it is shortest on average, the rank that
 // arrives last: earlier ranks also wait for it. Delays that hit different ranks in turn stay in the
 // time. Returns the mean over all collectives of a kind and size.
-PointsByKind join_exchanges(const std::vector<Json>& ranks) {
+PointsByKind join_exchanges(const std::vector<Json>& ranks, const cost::Cluster& cluster) {
   struct Meeting {
     ExchangeKind kind;
     double bytes = 0, weight = 1;
@@ -56,8 +65,8 @@ PointsByKind join_exchanges(const std::vector<Json>& ranks) {
     for (const auto& exchange : rank["exchanges"]) {
       const auto group = exchange["group"].get<std::string>();
       const auto time = measured_of(exchange["time"]);
-      const ExchangeKind kind{exchange["kind"].get<CollectiveKind>(),
-                              exchange["ranks"].get<int64_t>()};
+      const auto kind = cost::exchange_kind(cluster, exchange["kind"].get<CollectiveKind>(),
+                                            exchange["ranks"].get<std::vector<int64_t>>());
       const auto [at, added] = meetings.try_emplace(
           {group, counts[group]++},
           Meeting{kind, exchange["bytes"].get<double>(), exchange["weight"].get<double>(), time});
@@ -67,11 +76,7 @@ PointsByKind join_exchanges(const std::vector<Json>& ranks) {
   std::map<ExchangeKind, std::map<double, Mean>> means;
   for (const auto& [place, meeting] : meetings)
     means[meeting.kind][meeting.bytes].add(meeting.time, meeting.weight);
-  PointsByKind points;
-  for (const auto& [kind, by_bytes] : means) {
-    for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
-  }
-  return points;
+  return points_of(means);
 }
 
 // Returns how far each rank's clock is ahead of the first rank's.
@@ -91,9 +96,11 @@ std::vector<int64_t> clocks_of(const std::vector<Json>& ranks) {
 }
 
 // The time of a message runs from when both ranks have started it and the message before it has
-// ended, until it is received. Returns the mean over all messages of a size.
-profile::Points join_messages(const std::vector<Json>& ranks, const std::vector<size_t>& steps) {
+// ended, until it is received. Returns the mean over all messages of a kind and size.
+PointsByKind join_messages(const std::vector<Json>& ranks, const std::vector<size_t>& steps,
+                           const cost::Cluster& cluster) {
   struct Meeting {
+    ExchangeKind kind;
     double bytes = 0;
     std::vector<std::vector<int64_t>> begin;  // by side, by step
     std::vector<int64_t> end;
@@ -110,12 +117,14 @@ profile::Points join_messages(const std::vector<Json>& ranks, const std::vector<
     for (const auto& side : ranks[r]["messages"]) {
       const auto group = side["group"].get<std::string>();
       auto& meeting = meetings[{group, counts[group]++}];
+      meeting.kind = cost::exchange_kind(cluster, CollectiveKind::message,
+                                         side["ranks"].get<std::vector<int64_t>>());
       meeting.bytes = side["bytes"].get<double>();
       meeting.begin.push_back(common(side["begin"]));
       if (side["receives"].get<bool>()) meeting.end = common(side["end"]);
     }
   }
-  std::map<double, Mean> means;
+  std::map<ExchangeKind, std::map<double, Mean>> means;
   const Meeting* before = nullptr;
   std::string group;
   for (const auto& [place, meeting] : meetings) {
@@ -129,13 +138,11 @@ profile::Points join_messages(const std::vector<Json>& ranks, const std::vector<
         seconds.push_back(1e-9 *
                           static_cast<double>(std::max<int64_t>(0, meeting.end[step] - begin)));
       }
-      means[meeting.bytes].add(profile::mean_of(seconds));
+      means[meeting.kind][meeting.bytes].add(profile::mean_of(seconds));
       before = &meeting;
     }
   }
-  profile::Points points;
-  for (const auto& [bytes, mean] : means) points[bytes] = mean.get();
-  return points;
+  return points_of(means);
 }
 
 }  // namespace
@@ -149,7 +156,7 @@ std::string print(const StepTimes& times, const std::vector<int64_t>& barriers) 
   for (const auto& [exchange, time, weight] : times.exchanges()) {
     exchanges.push_back({{"group", fmt::format("{} {}", exchange.stream.name(), exchange.ranks)},
                          {"kind", exchange.kind},
-                         {"ranks", exchange.ranks.size()},
+                         {"ranks", exchange.ranks},
                          {"bytes", exchange.bytes},
                          {"weight", weight},
                          {"time", {time.seconds, time.interval, time.samples}}});
@@ -158,6 +165,7 @@ std::string print(const StepTimes& times, const std::vector<int64_t>& barriers) 
   for (const auto& side : times.messages()) {
     messages.push_back(
         {{"group", fmt::format("{} {}", side.exchange.stream.name(), side.exchange.ranks)},
+         {"ranks", side.exchange.ranks},
          {"bytes", side.exchange.bytes},
          {"receives", side.receives},
          {"begin", side.begin},
@@ -170,12 +178,12 @@ std::string print(const StepTimes& times, const std::vector<int64_t>& barriers) 
       .dump();
 }
 
-JoinedTimes join(const std::vector<std::string>& ranks, const std::vector<size_t>& steps) {
+JoinedTimes join(const std::vector<std::string>& ranks, const std::vector<size_t>& steps,
+                 const cost::Cluster& cluster) {
   std::vector<Json> parsed;
   for (const auto& text : ranks) parsed.push_back(Json::parse(text));
-  JoinedTimes joined{join_ops(parsed), join_exchanges(parsed)};
-  auto messages = join_messages(parsed, steps);
-  if (!messages.empty()) joined.exchanges[{CollectiveKind::message, 2}] = std::move(messages);
+  JoinedTimes joined{join_ops(parsed), join_exchanges(parsed, cluster)};
+  joined.exchanges.merge(join_messages(parsed, steps, cluster));
   return joined;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cost/cluster.h"
@@ -13,9 +12,7 @@
 
 namespace perigee::train {
 
-// A kind of collective and the number of its ranks.
-using ExchangeKind = std::pair<cost::CollectiveKind, int64_t>;
-using PointsByKind = std::map<ExchangeKind, profile::Points>;
+using PointsByKind = std::map<cost::ExchangeKind, profile::Points>;
 
 // Returns one rank's times as text. `barriers`: for each step, the time on the rank's clock at
 // which all ranks left a barrier.
@@ -26,7 +23,9 @@ struct JoinedTimes {
   PointsByKind exchanges;
 };
 
-// Joins the texts of all ranks, by rank. `steps`: the steps that times are means over.
-JoinedTimes join(const std::vector<std::string>& ranks, const std::vector<size_t>& steps);
+// Joins the texts of all ranks, by rank. `steps`: the steps that times are means over. `cluster`:
+// has the levels that connect the ranks.
+JoinedTimes join(const std::vector<std::string>& ranks, const std::vector<size_t>& steps,
+                 const cost::Cluster& cluster);
 
 }  // namespace perigee::train

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -23,7 +23,9 @@
 namespace perigee::train {
 namespace {
 
+using Json = nlohmann::json;
 using cost::CollectiveKind;
+using cost::ExchangeKind;
 using exec::Collective;
 
 // Rounds of a collective that is measured separately: in batches of kRounds, until the confidence
@@ -64,21 +66,51 @@ std::set<std::string> missing(const compile::Programs& programs, profile::TimeDa
   return keys;
 }
 
-ExchangeKind kind_of(const simulate::Exchange& exchange) {
-  return {exchange.kind, std::ssize(exchange.ranks)};
+// Returns the cluster with rank 0's levels alone: hosts with other numbers of ranks have others.
+cost::Cluster with_shared_levels(cost::Cluster cluster, exec::Group& group) {
+  auto levels = Json::array();
+  for (const auto& link : cluster.links) {
+    levels.push_back({{"level", link.level}, {"ranks", link.ranks}});
+  }
+  cluster.links.clear();
+  for (const auto& level : Json::parse(share_text(levels.dump(), group))) {
+    cluster.links.push_back(
+        {.level = level["level"].get<std::string>(), .ranks = level["ranks"].get<int64_t>()});
+  }
+  return cluster;
 }
 
-// Returns the sizes, in bytes, of each kind of collective.
-std::map<ExchangeKind, std::set<double>> exchanges_of(const compile::Programs& programs,
-                                                      const mesh::Mesh& mesh) {
-  std::map<ExchangeKind, std::set<double>> exchanges;
+// The collectives of a kind.
+struct Collectives {
+  std::vector<int64_t> ranks;  // of one of them; of messages, a sender and its receiver
+  std::set<double> sizes;      // in bytes
+};
+
+// Returns two ranks of a shift that span its level.
+std::vector<int64_t> pair_of(const std::vector<int64_t>& ranks, const cost::Cluster& cluster) {
+  const int level = cost::level_of(cluster, ranks);
+  const auto first = ranks.front();
+  const auto other = std::ranges::find_if(
+      ranks, [&](int64_t rank) { return rank != first && cluster.level(first, rank) == level; });
+  return {first, *other};
+}
+
+// Returns the collectives of the programs.
+std::map<ExchangeKind, Collectives> exchanges_of(const compile::Programs& programs,
+                                                 const mesh::Mesh& mesh,
+                                                 const cost::Cluster& cluster) {
+  std::map<ExchangeKind, Collectives> exchanges;
   for (const auto& program : programs.programs) {
     for (const auto& section : program.sections) {
       for (const auto& instruction : section.instructions) {
         if (instruction.kind != compile::Instruction::Kind::collective) continue;
         const auto exchange = simulate::exchange_of(program, instruction, mesh, program.rank);
         if (exchange.copies || exchange.ranks.size() < 2) continue;
-        exchanges[kind_of(exchange)].insert(exchange.bytes);
+        auto& collectives = exchanges[cost::exchange_kind(cluster, exchange.kind, exchange.ranks)];
+        collectives.sizes.insert(exchange.bytes);
+        if (!collectives.ranks.empty()) continue;
+        const bool message = exchange.kind == CollectiveKind::message;
+        collectives.ranks = message ? pair_of(exchange.ranks, cluster) : exchange.ranks;
       }
     }
   }
@@ -194,17 +226,37 @@ void measure_alone(const compile::Programs& programs, const mesh::Mesh& mesh, co
   }
 }
 
+std::string print_points(const profile::Points& points) {
+  auto list = Json::array();
+  for (const auto& [bytes, measured] : points) {
+    list.push_back({bytes, measured.seconds, measured.interval, measured.samples});
+  }
+  return list.dump();
+}
+
+profile::Points parse_points(const std::string& text) {
+  profile::Points points;
+  for (const auto& point : Json::parse(text)) {
+    points[point[0].get<double>()] = {point[1].get<double>(), point[2].get<double>(),
+                                      point[3].get<int64_t>()};
+  }
+  return points;
+}
+
 class Profiling {
  public:
   Profiling(const job::Job& job, const Connection& connection, profile::TimeDatabase& times,
-            const MeasureOptions& options)
+            const MeasureOptions& options, const cost::Cluster& cluster)
       : job_(job),
         connection_(connection),
         times_(times),
         remeasure_(options.remeasure),
         root_(connection.communicator->rank() == 0),
         group_(everyone(*connection.communicator)),
+        cluster_(with_shared_levels(cluster, *group_)),
         end_(now() + options.seconds) {}
+
+  const cost::Cluster& cluster() const { return cluster_; }
 
   // Returns rank 0's decision on every rank.
   bool all_agree(bool go) { return share_text(root_ && go ? "y" : "n", *group_) == "y"; }
@@ -215,10 +267,10 @@ class Profiling {
                 Profiled& done) {
     const auto wanted = missing(programs, times_, remeasure_, done);
     bool all_known = wanted.empty();
-    for (const auto& [kind, sizes] : exchanges_of(programs, mesh)) {
-      if (kind.first == CollectiveKind::message) continue;
-      for (const double bytes : sizes) {
-        all_known = all_known && !remeasure_ && times_.knows(kind.first, kind.second, bytes);
+    for (const auto& [kind, collectives] : exchanges_of(programs, mesh, cluster_)) {
+      if (kind.kind == CollectiveKind::message) continue;
+      for (const double bytes : collectives.sizes) {
+        all_known = all_known && !remeasure_ && times_.knows(kind, bytes);
       }
     }
     if (!all_agree(!all_known && now() < end_)) return;
@@ -245,34 +297,31 @@ class Profiling {
     }
     const auto texts = gather_texts(print(times, barriers), *group_);
     if (root_) {
-      const auto joined = join(texts, times.typical_steps());
+      const auto joined = join(texts, times.typical_steps(), cluster_);
       keep(joined.ops, wanted, times_, done);
-      for (const auto& [kind, points] : joined.exchanges) {
-        times_.put(kind.first, kind.second, points);
-      }
+      for (const auto& [kind, points] : joined.exchanges) times_.put(kind, points);
     }
   }
 
-  // Measures a kind of collective alone, up to `max_bytes` within the limits.
-  void collective(const ExchangeKind& exchange, double max_bytes, Profiled& done) {
-    const auto [kind, ranks] = exchange;
-    const bool known = !remeasure_ && times_.collective(kind, ranks, 1).has_value();
+  // Measures a kind of collective alone, up to the programs' largest within the limits.
+  void collective(const ExchangeKind& exchange, const Collectives& collectives, Profiled& done) {
+    const bool known = !remeasure_ && times_.collective(exchange, 1).has_value();
     if (!all_agree(!known && now() < end_)) return;
-    std::vector<int64_t> members(static_cast<size_t>(ranks));
-    std::iota(members.begin(), members.end(), 0);
-    if (connection_.tensors->rank() < ranks) {
-      const auto group = connection_.tensors->group(fmt::format("profile.{}", ranks), members);
-      profile::Points points;
-      const double largest = std::clamp(max_bytes, kSlopeBytes, kMaxBytes);
+    const auto& members = collectives.ranks;
+    const auto ranks = std::ssize(members);
+    profile::Points points;
+    if (std::ranges::find(members, connection_.tensors->rank()) != members.end()) {
+      const auto group = connection_.tensors->group("profile", members);
+      const double largest = std::clamp(*collectives.sizes.rbegin(), kSlopeBytes, kMaxBytes);
       for (double bytes = kMinBytes;; bytes = std::min(8 * bytes, largest)) {
         const auto elements = std::max<int64_t>(1, static_cast<int64_t>(bytes) / 4 / ranks) * ranks;
-        points[static_cast<double>(elements) * 4] = point(kind, elements, *group);
+        points[static_cast<double>(elements) * 4] = point(exchange.kind, elements, *group);
         if (bytes >= largest) break;
       }
-      if (root_) times_.put(kind, ranks, points);
-      ++done.collectives;
     }
-    group_->run({.kind = Collective::Kind::barrier});
+    const auto texts = gather_texts(print_points(points), *group_);
+    if (root_) times_.put(exchange, parse_points(texts[static_cast<size_t>(members.front())]));
+    ++done.collectives;
   }
 
  private:
@@ -317,6 +366,7 @@ class Profiling {
   bool remeasure_;
   bool root_;
   std::shared_ptr<exec::Group> group_;
+  cost::Cluster cluster_;
   double end_;
 };
 
@@ -326,16 +376,17 @@ Profiled profile_programs(const compile::Programs& programs, RankTrainer& traine
                           const Represents& represents, const mesh::Mesh& mesh, const job::Job& job,
                           const Connection& connection, DataSource& data,
                           profile::TimeDatabase& times, const MeasureOptions& options,
+                          const cost::Cluster& cluster,
                           const std::function<void(int64_t, int64_t)>& progress) {
   const double begin = now();
   Profiled done;
-  const auto exchanges = exchanges_of(programs, mesh);
+  Profiling profiling(job, connection, times, options, cluster);
+  const auto exchanges = exchanges_of(programs, mesh, profiling.cluster());
   const auto all = std::ssize(exchanges) + 1;
-  Profiling profiling(job, connection, times, options);
   int64_t count = 0;
   // Measured alone first: the times within the programs replace these.
-  for (const auto& [kind, sizes] : exchanges) {
-    profiling.collective(kind, *sizes.rbegin(), done);
+  for (const auto& [kind, collectives] : exchanges) {
+    profiling.collective(kind, collectives, done);
     if (progress) progress(++count, all);
   }
   profiling.programs(programs, trainer, represents, mesh, data, done);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "cost/cluster.h"
 #include "data/data.h"
 #include "job/job.h"
 #include "profile/times.h"
@@ -26,7 +27,7 @@ struct Profiled {
   // Distinct op instances of all programs (compile::key), and those of them that were measured
   // before and that were measured by this run. The times of the others stay estimates.
   std::set<std::string> ops, known, measured;
-  int64_t collectives = 0;  // kinds and group sizes measured
+  int64_t collectives = 0;  // kinds (cost::ExchangeKind) measured alone
   double seconds = 0;
   int64_t left_out = 0;  // repeated blocks that were not run, of the plan with the most
   double widest = 0;     // the widest interval of an op, as a share of its time
@@ -44,11 +45,13 @@ using Represents = std::vector<std::vector<double>>;
 // that the programs do not have. With the job's profile.parallel = false rank 0 measures the ops
 // alone, as profile_ops. `trainer` is this rank's, with its first values; it may run a shortened
 // program, described by `represents`. Rank 0 stores the times. All ranks call it. `progress` is
-// called on rank 0 with the number of finished parts and of all parts.
+// called on rank 0 with the number of finished parts and of all parts. `cluster`: rank 0's has the
+// levels that connect the ranks.
 Profiled profile_programs(const compile::Programs& programs, RankTrainer& trainer,
                           const Represents& represents, const mesh::Mesh& mesh, const job::Job& job,
                           const Connection& connection, DataSource& data,
                           profile::TimeDatabase& times, const MeasureOptions& options,
+                          const cost::Cluster& cluster,
                           const std::function<void(int64_t, int64_t)>& progress);
 
 // Measures the ops on this rank alone, one program after another, for at most `seconds`;

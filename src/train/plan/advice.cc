@@ -177,7 +177,7 @@ class PlanMaker {
   PlanMaker(const PlannedJob& planned, std::string runtime_folder)
       : planned_(planned),
         runtime_folder_(std::move(runtime_folder)),
-        recorded_(planned.job, planned.plan.mesh.size()) {}
+        recorded_(planned.job, ranks_per_host({planned.plan.mesh.size(), planned.hosts})) {}
 
   // Throws Error where there is no such plan. Fills `bound`, if any, with Advice::bound_by.
   Change make(const methods::StrategySpec& strategy, methods::PlanRequest request, std::string text,
@@ -185,7 +185,8 @@ class PlanMaker {
     Change change{.text = std::move(text), .cost = {}, .plan = {}};
     const auto& graph = settle(strategy, request, change.plan);
     plan::verify(change.plan, graph);
-    const auto cluster = cluster_of(planned_.job, change.plan.mesh.size(), runtime_folder_);
+    const auto cluster = cluster_of(planned_.job, {change.plan.mesh.size(), planned_.hosts},
+                                    runtime_folder_);
     simulate::OpCosts costs(cluster, recorded_.times());
     const auto programs = predict(change.plan, graph, planned_.job, recorded_.traces());
     const auto simulation = simulate::simulate(programs, change.plan.mesh, costs,

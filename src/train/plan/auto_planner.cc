@@ -17,7 +17,6 @@
 #include "search/trials.h"
 #include "simulate/report.h"
 #include "train/plan/ask_devices.h"
-#include "train/plan/local_cluster.h"
 #include "train/step/step_spec.h"
 
 namespace perigee::train {
@@ -35,14 +34,15 @@ constexpr double kSlow = 10;
 constexpr double kMissingSeconds = 2;
 
 AutoPlanner::AutoPlanner(std::shared_ptr<const ModelSource> source, const job::Job& job,
-                         int64_t world, std::string runtime_folder, bool eight_bits)
+                         const HostedRanks& ranks, std::string runtime_folder, bool eight_bits)
     : source_(std::move(source)),
       job_(job),
-      world_(world),
+      world_(ranks.count),
+      sharing_ranks_(sharing_ranks(job, ranks)),
       eight_bits_(eight_bits),
-      cluster_(cluster_of(job, world, runtime_folder)),
+      cluster_(cluster_of(job, ranks, runtime_folder)),
       whole_(cluster_),
-      recorded_(job, world) {}
+      recorded_(job, ranks_per_host(ranks)) {}
 
 search::Request AutoPlanner::request(const json& pins, const lua::Defined& defined) {
   search::Request request;
@@ -51,7 +51,7 @@ search::Request AutoPlanner::request(const json& pins, const lua::Defined& defin
   request.global_batch = job_.batch.global;
   request.world = world_;
   request.eight_bits = eight_bits_;
-  request.sharing_ranks = sharing_ranks(job_, world_);
+  request.sharing_ranks = sharing_ranks_;
   request.pins = search::parse_pins(pins);
   use_devices(request.pins);
   const auto pinned = methods::from_json(request.pins.methods, "pins", defined);
@@ -342,7 +342,7 @@ methods::PlanRequest AutoPlanner::method_request() const {
   request.world = world_;
   request.world_given = true;
   request.eight_bits = eight_bits_;
-  request.sharing_ranks = sharing_ranks(job_, world_);
+  request.sharing_ranks = sharing_ranks_;
   request.device_bytes = [this](int64_t) { return cluster_.least_memory(); };
   return request;
 }

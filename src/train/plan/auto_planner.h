@@ -11,6 +11,7 @@
 #include "lua/planner.h"
 #include "search/search.h"
 #include "train/measure/recorded_profile.h"
+#include "train/plan/local_cluster.h"
 #include "train/plan/make_plan.h"
 
 namespace perigee::train {
@@ -19,8 +20,8 @@ class AutoPlanner : public lua::Planner {
  public:
   // `runtime_folder` has the shipped cluster descriptions; "" for
   // none. `eight_bits`: methods::PlanRequest::eight_bits.
-  AutoPlanner(std::shared_ptr<const ModelSource> source, const job::Job& job, int64_t world,
-              std::string runtime_folder, bool eight_bits = false);
+  AutoPlanner(std::shared_ptr<const ModelSource> source, const job::Job& job,
+              const HostedRanks& ranks, std::string runtime_folder, bool eight_bits = false);
 
   // Returns the best plan under the pins, whose methods may include those that a script has
   // `defined`. Throws Error as search::find.
@@ -79,6 +80,7 @@ class AutoPlanner : public lua::Planner {
   mutable std::shared_ptr<const ModelSource> adapted_;  // of the last plan
   const job::Job& job_;
   int64_t world_;
+  int64_t sharing_ranks_;
   bool eight_bits_;
   cost::Cluster cluster_;  // of the devices that the last pins allow
   const cost::Cluster whole_;

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/fail.h"
 #include "base/host_memory.h"
@@ -16,10 +18,29 @@
 namespace perigee::train {
 namespace {
 
+// Returns the levels that connect the ranks: `node` those of a host, `network` the hosts. Hosts with
+// unequal numbers of ranks count as hosts of one rank each.
+std::vector<cost::Link> levels_of(const HostedRanks& ranks, cost::Link node, cost::Link network) {
+  if (ranks.count == 1) return {};
+  node.ranks = ranks_per_host(ranks);
+  network.ranks = ranks.count;
+  if (node.ranks == ranks.count) return {std::move(node)};
+  const bool equal = node.ranks > 1 && ranks.count % node.ranks == 0;
+  if (!equal) return {std::move(network)};
+  return {std::move(node), std::move(network)};
+}
+
+// Returns the levels of GPUs whose hosts have the link `node`.
+std::vector<cost::Link> gpu_levels(const HostedRanks& ranks, cost::Link node) {
+  return levels_of(
+      ranks, std::move(node),
+      {"network", 1, 10e-6, 25e9, "typical figures: one 200 Gb/s adapter for each GPU"});
+}
+
 // The cluster assumed where the machine lacks the GPU or no description of its kind is shipped.
-cost::Cluster common_gpus(int64_t ranks) {
+cost::Cluster common_gpus(const HostedRanks& ranks) {
   cost::DeviceSpec device{.name = "a data centre's GPU",
-                          .count = ranks,
+                          .count = ranks.count,
                           .memory = 80e9,
                           .bandwidth = 2e12,
                           .launch = 3e-6};
@@ -32,13 +53,13 @@ cost::Cluster common_gpus(int64_t ranks) {
   device.memory_efficiency = 0.85;
   device.source = "typical figures";
   cost::Cluster cluster{.name = "typical data centre GPUs", .devices = {device}, .assumed = true};
-  if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "typical figures"});
+  cluster.links = gpu_levels(ranks, {"node", 1, 5e-6, 200e9, "typical figures"});
   return cluster;
 }
 
-// The machine's GPUs as `ranks` devices of the shipped description whose device has the same model
+// GPUs of this machine's kind: devices of the shipped description whose device has the same model
 // name ("H100" of "NVIDIA H100 80GB HBM3").
-cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
+cost::Cluster gpu_cluster(const HostedRanks& ranks, const std::string& runtime_folder) {
   std::vector<exec::GpuInfo> found;
   try {
     found = exec::cuda_host().gpus().found;
@@ -53,9 +74,9 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
     const auto begin = device.name.find(' ') + 1;
     const auto model = device.name.substr(begin, device.name.find(' ', begin) - begin);
     if (found.front().name.find(model) == std::string::npos) continue;
-    device.count = ranks;
+    device.count = ranks.count;
     device.memory = memory_for_plans(found.front().memory);
-    cluster.links.front().ranks = std::max<int64_t>(2, ranks);
+    cluster.links = gpu_levels(ranks, cluster.links.front());
     cluster.name = "this machine";
     return cluster;
   }
@@ -70,9 +91,9 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
 }
 
 // CPU ranks, of this host or as many on each of several.
-cost::Cluster cpu_hosts(const job::Job& job, int64_t ranks) {
-  const auto of_host = std::clamp<int64_t>(job::ranks_of_host().value_or(ranks), 1, ranks);
-  auto cluster = cost::cpu_cluster(ranks, memory_of_host());
+cost::Cluster cpu_hosts(const job::Job& job, const HostedRanks& ranks) {
+  const auto of_host = ranks_per_host(ranks);
+  auto cluster = cost::cpu_cluster(ranks.count, memory_of_host());
   auto& device = cluster.devices.front();
   device.memory = memory_of_host() / static_cast<double>(of_host);
   const auto threads = static_cast<double>(threads_of_rank(job, of_host));
@@ -82,28 +103,26 @@ cost::Cluster cpu_hosts(const job::Job& job, int64_t ranks) {
   device.vector *= threads;
   device.bandwidth *= threads;
   const bool gloo = job.cluster.communicator == "gloo";
-  if (of_host == ranks) {
-    if (gloo && ranks > 1) cluster.links = {cost::gloo_link(ranks)};
-    return cluster;
-  }
-  cluster.links.clear();
-  // Hosts with unequal numbers of ranks count as hosts of one rank each.
-  const bool equal = of_host > 1 && ranks % of_host == 0;
-  if (equal) {
-    cluster.links.push_back(gloo ? cost::gloo_link(of_host) : cost::shared_memory_link(of_host));
-  }
-  cluster.links.push_back(cost::gloo_link(ranks, "network"));
+  cluster.links = levels_of(ranks,
+                            gloo ? cost::gloo_link(of_host) : cost::shared_memory_link(of_host),
+                            cost::gloo_link(ranks.count, "network"));
   return cluster;
 }
 
 }  // namespace
 
-cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder) {
+int64_t ranks_per_host(const HostedRanks& ranks) {
+  const auto equally = (ranks.count + ranks.hosts - 1) / ranks.hosts;
+  return std::clamp<int64_t>(job::ranks_of_host().value_or(equally), 1, ranks.count);
+}
+
+cost::Cluster cluster_of(const job::Job& job, const HostedRanks& ranks,
+                         const std::string& runtime_folder) {
   if (!job.cluster.file.empty()) {
     auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
-    if (cluster.ranks() < ranks) {
+    if (cluster.ranks() < ranks.count) {
       fail("cluster", "{} has {} ranks, but the plan needs {}: set --nproc", cluster.name,
-           cluster.ranks(), ranks);
+           cluster.ranks(), ranks.count);
     }
     return cluster;
   }
@@ -111,12 +130,12 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   return cpu_hosts(job, ranks);
 }
 
-int64_t sharing_ranks(const job::Job& job, int64_t ranks) {
+int64_t sharing_ranks(const job::Job& job, const HostedRanks& ranks) {
   if (!job.cluster.file.empty() || uses_gpu(job, /*tell=*/false)) return 1;
-  if (job.cluster.in_process) return ranks;
+  if (job.cluster.in_process) return ranks.count;
   if (job.cluster.communicator == "gloo") return 1;
-  const auto of_host = job::ranks_of_host().value_or(ranks);
-  return of_host > 0 && ranks % of_host == 0 ? of_host : 1;
+  const auto of_host = ranks_per_host(ranks);
+  return ranks.count % of_host == 0 ? of_host : 1;
 }
 
 double memory_for_plans(int64_t gpu_bytes) {

@@ -75,15 +75,16 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
   request.eight_bits = train::multiplies_eight_bits(job, world.for_described_cluster,
                                                     world.runtime_folder);
-  request.sharing_ranks = train::sharing_ranks(job, request.world);
-  const auto cluster = [job, folder = world.runtime_folder](int64_t ranks) {
-    return train::cluster_of(job, ranks, folder);
+  request.sharing_ranks = train::sharing_ranks(job, {request.world, world.hosts});
+  const auto cluster = [job, world](int64_t ranks) {
+    return train::cluster_of(job, {ranks, world.hosts}, world.runtime_folder);
   };
   request.device_bytes = [cluster](int64_t ranks) { return cluster(ranks).least_memory(); };
   std::unique_ptr<train::AutoPlanner> planner;
   if (StrategyAccess::is_auto(strategy) || StrategyAccess::is_function(strategy)) {
-    planner = std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder,
-                                                   request.eight_bits);
+    planner = std::make_unique<train::AutoPlanner>(source, job,
+                                                   train::HostedRanks{request.world, world.hosts},
+                                                   world.runtime_folder, request.eight_bits);
   }
   if (StrategyAccess::is_auto(strategy)) {
     auto found = std::make_shared<search::Found>(planner->find(nlohmann::json::object()));
@@ -92,11 +93,12 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
                                       job.train.forward_only);
     auto plan = found->plan;
     return {std::move(source),  captured,         std::move(plan), job,
-            /*predicted=*/true, std::move(found), nullptr,         nullptr, strategy};
+            /*predicted=*/true, std::move(found), nullptr,         nullptr, strategy, world.hosts};
   }
   auto job_values = train::job_json(job);
   if (request.world_given) job_values["cluster"]["ranks"] = request.world;
-  const auto recorded = std::make_shared<train::RecordedProfile>(job, request.world);
+  const auto recorded = std::make_shared<train::RecordedProfile>(
+      job, train::ranks_per_host({request.world, world.hosts}));
   // The graph has the shapes of one global microbatch, whose size depends on the plan, which
   // may depend on the graph: guess the size, make the plan, and repeat with the plan's size
   // if it differs.
@@ -155,7 +157,8 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
         }
       }
       return {std::move(source),   captured, std::move(plan),      std::move(fitted),
-              /*predicted=*/false, nullptr,  std::move(explained), std::move(stages), strategy};
+              /*predicted=*/false, nullptr,  std::move(explained), std::move(stages), strategy,
+              world.hosts};
     }
     if (tries == 2) {
       fail("plan",

@@ -36,14 +36,16 @@ struct PlannedJob {
   // The search for stages that a strategy function took the stages from (search/stages); else nullptr.
   std::shared_ptr<const nlohmann::json> stages;
   Strategy strategy;  // may observe the training
+  int64_t hosts = 1;  // World::hosts
 };
 
-// The number of ranks; 0: the size of the strategy's mesh, else job.cluster.ranks, else 1.
+// The ranks of a plan.
 struct World {
-  int64_t size = 0;
+  int64_t size = 0;            // 0: that of the strategy's mesh, else job.cluster.ranks, else 1
   std::string runtime_folder;  // cluster descriptions and Lua modules, for "auto"; "": none
   // The plan is for the devices of cluster.file, which this machine need not have.
   bool for_described_cluster = false;
+  int64_t hosts = 1;  // that the ranks are on, unless this process has a launcher
 };
 
 // Captures the model at the size that the strategy's plan needs and makes the plan. Takes no time

@@ -31,7 +31,7 @@ std::optional<StepPrediction> predict_step(const compile::Programs& programs,
                                            const std::string& runtime_folder) {
   return unless_refused([&]() -> std::optional<StepPrediction> {
     const auto begin = std::chrono::steady_clock::now();
-    const auto cluster = cluster_of(job, plan.mesh.size(), runtime_folder);
+    const auto cluster = cluster_of(job, {plan.mesh.size()}, runtime_folder);
     cost::NoMeasurements none;
     simulate::OpCosts costs(cluster, job.cluster.file.empty() ? times : none);
     const auto simulation = simulate::simulate(programs, plan.mesh, costs,
@@ -50,7 +50,7 @@ std::optional<double> mfu_of(const graph::Graph& graph, const plan::Plan& plan, 
                              const std::string& runtime_folder, double step_seconds) {
   if (step_seconds <= 0) return std::nullopt;
   return unless_refused([&]() -> std::optional<double> {
-    const auto cluster = cluster_of(job, plan.mesh.size(), runtime_folder);
+    const auto cluster = cluster_of(job, {plan.mesh.size()}, runtime_folder);
     if (cluster.assumed) return std::nullopt;
     return simulate::utilisation(graph, plan, cluster, step_seconds).mfu;
   });

@@ -47,7 +47,7 @@ std::string remedies(const PlannedJob& planned, const std::string& runtime_folde
 void check_memory_of_devices(const PlannedJob& planned, const plan::Plan& plan,
                              const std::string& runtime_folder) {
   const auto cluster_for = [&](const plan::Plan& any) {
-    return cluster_of(planned.job, any.mesh.size(), runtime_folder);
+    return cluster_of(planned.job, {any.mesh.size(), planned.hosts}, runtime_folder);
   };
   check_memory(plan, cluster_for(plan), [&] {
     return remedies(planned, runtime_folder, [&](const plan::Plan& other) {
@@ -77,7 +77,7 @@ PlannedJob plan_task(const Task& task, const std::string& plan_text, bool for_de
   if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
   auto planned = perigee::make_plan(
       std::move(source), strategy, task.job,
-      {task.world_given ? task.world : 0, task.runtime_folder, for_described_cluster});
+      {task.world_given ? task.world : 0, task.runtime_folder, for_described_cluster, task.hosts});
   if (!plan_text.empty()) planned.strategy = observer;
   return planned;
 }
@@ -97,7 +97,7 @@ std::string read_resumed_plan(const std::string& file) {
 
 void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder,
                       bool chooses_products) {
-  RecordedProfile recorded(job, planned.plan.mesh.size());
+  RecordedProfile recorded(job, ranks_per_host({planned.plan.mesh.size(), planned.hosts}));
   auto& plan = planned.plan;
   check_at_methods(planned, [&](plan::Plan candidate) {
     predict(candidate, planned.captured.graph, job, recorded.traces(),
@@ -129,7 +129,8 @@ std::string advice_of(const PlannedJob& planned, const Task& task) {
   if (!task.advice || !methods_of(planned, request)) return "";
   const auto fits_devices = [&](const plan::Plan& other) {
     return fits([&] {
-      check_memory(other, cluster_of(planned.job, other.mesh.size(), task.runtime_folder));
+      check_memory(
+          other, cluster_of(planned.job, {other.mesh.size(), planned.hosts}, task.runtime_folder));
     });
   };
   return speed_advice(advise(planned, task.runtime_folder, kAdviceSeconds), fits_devices);
@@ -137,7 +138,8 @@ std::string advice_of(const PlannedJob& planned, const Task& task) {
 
 std::string page_of(const CompiledPlan& compiled, const std::string& runtime_folder) {
   const auto& planned = compiled.planned;
-  const auto cluster = cluster_of(planned.job, compiled.plan.mesh.size(), runtime_folder);
+  const auto cluster = cluster_of(planned.job, {compiled.plan.mesh.size(), planned.hosts},
+                                  runtime_folder);
   simulate::OpCosts costs(cluster, compiled.times);
   const auto simulation = simulate::simulate(
       compiled.programs, compiled.plan.mesh, costs,
@@ -153,7 +155,7 @@ std::string page_of(const CompiledPlan& compiled, const std::string& runtime_fol
 }
 
 std::string page_of(const PlannedJob& planned, const std::string& runtime_folder) {
-  RecordedProfile recorded(planned.job, planned.plan.mesh.size());
+  RecordedProfile recorded(planned.job, ranks_per_host({planned.plan.mesh.size(), planned.hosts}));
   const auto& graph = planned.captured.graph;
   const auto programs = compile::compile_all(graph, planned.plan, step_spec(planned.job, graph),
                                              recorded.traces());

@@ -275,6 +275,18 @@ TEST_CASE("a plan's file marks estimates, and is refused without microbatches") 
   }
 }
 
+TEST_CASE("only ranks of one of the hosts that a plan is for hold one copy of the weights") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto explained = [&](const std::string& ranks) {
+    const auto ran = run("plan " + job + " --strategy zero1 --explain " + ranks, own_cache(folder));
+    REQUIRE(ran.status == 0);
+    return ran.out;
+  };
+  CHECK_THAT(explained("--nproc 4"), Catch::Contains("one copy in memory"));
+  CHECK_THAT(explained("--nproc 2 --nodes 2"), !Catch::Contains("one copy in memory"));
+}
+
 TEST_CASE("simulate writes a trace with every rank's streams") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);

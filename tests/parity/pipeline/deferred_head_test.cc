@@ -87,7 +87,10 @@ std::string order_of_last(const std::string& strategy) {
 class Seconds : public cost::Measurements {
  public:
   std::optional<double> op(const std::string&) override { return 1; }
-  std::optional<double> collective(cost::CollectiveKind, int64_t, double) override { return 1e-9; }
+  std::optional<double> collective(const cost::Cluster&, cost::CollectiveKind, double,
+                                   const std::vector<int64_t>&) override {
+    return 1e-9;
+  }
 };
 
 struct Simulated {
