@@ -337,6 +337,24 @@ TEST_CASE("the gradient of a norm reads a gradient of a low precision without a 
   CHECK(left(true).size() == 3);
 }
 
+TEST_CASE("gradients of norms that are parts of one cast read float32") {
+  Padded net;
+  const TensorType whole{DType::float32, {2, 2, 4}};
+  const auto wide = net.add("perigee::cast", {{"self", net.part({DType::bfloat16, {2, 2, 4}})}},
+                            whole);
+  const auto parts = net.graph.add_node("aten::unbind.int", {{"self", wide}, {"dim", int64_t{0}}},
+                                        {kPart, kPart}, "", Phase::backward);
+  for (const auto part : parts) {
+    net.output(net.add("perigee::rms_norm_backward",
+                       {{"grad", part}, {"self", net.part(kPart)}, {"rstd", net.part(kRow)}},
+                       kPart));
+  }
+  const auto folded = compile::fold_casts(net.graph);
+  graph::verify(folded);
+  CHECK(ops(folded) == ops(net.graph));
+  for (const auto part : folded.nodes[1].outputs) CHECK((folded.type(part) == kPart));
+}
+
 TEST_CASE("rotary positions in float32 read and make a low precision where only casts read them") {
   const bool backward = GENERATE(false, true);
   const std::string op = backward ? "perigee::rotary_backward" : "perigee::rotary";

@@ -18,7 +18,7 @@ ValueId skip_cast(graph::Graph& graph, const std::vector<int>& readers, ValueId 
   std::vector<Node*> views;  // the last one first
   ValueId wide = v;
   auto* maker = producer(wide);
-  while (maker && readers[wide.index] == 1 &&
+  while (maker && readers[wide.index] == 1 && maker->outputs.size() == 1 &&
          (graph::is_view(maker->op) || maker->op == "perigee::reshape")) {
     views.push_back(maker);
     wide = maker->get<ValueId>("self", {});
