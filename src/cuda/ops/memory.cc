@@ -41,8 +41,17 @@ Kernel accumulate(const Arguments& a, const OpContext&) {
 }
 
 Kernel scale(const Arguments& a, const OpContext&) {
-  return [self = a.operand("self"), factor = a.operand("scale")](
-             Operands in, Results, const Draw&) { in[self].mul_(in[factor]); };
+  return
+      [self = a.operand("self"), factor = a.operand("scale")](Operands in, Results, const Draw&) {
+        auto to = in[self];
+        if (!at::isReducedFloatingType(to.scalar_type())) {
+          to.mul_(in[factor]);
+          return;
+        }
+        // A factor without dims would be rounded to 16 bits.
+        const std::vector<int64_t> ones(static_cast<size_t>(to.dim()), 1);
+        at::mul_out(to, to, in[factor].to(at::kFloat).view(ones));
+      };
 }
 
 Kernel squared_norm(const Arguments& a, const OpContext&) {
