@@ -311,12 +311,23 @@ class Classifier {
     }
     switch (pattern.dims[letter].role) {
       case Role::sum:
+        // Ranks' results add up where samples are looked up, or beside another value, too.
+        if (node.op == "aten::embedding") return end_at(node, "which takes some of the samples");
+        if (std::ranges::any_of(pattern.addends, [&](int a) { return !is_zero(values[a]); })) {
+          return end_at(node, "which adds a value to a sum over samples");
+        }
         return {Degree::sum};
       case Role::agreed:
         return {Degree::mean, {}, false, describe(node)};
       default:
         return end_at(node, "which reduces the samples in another way than by a sum or a mean");
     }
+  }
+
+  bool is_zero(ValueId v) const {
+    const auto n = graph_.values[v.index].producer;
+    if (n < 0 || graph_.nodes[static_cast<size_t>(n)].op != "perigee::full") return false;
+    return graph_.nodes[static_cast<size_t>(n)].get<double>("value", 1) == 0;
   }
 
   // Shares of a sum over samples: their sum is a mean. An op keeps them where it is linear in them.

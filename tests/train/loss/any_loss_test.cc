@@ -221,6 +221,17 @@ TEST_CASE("a loss in which samples depend on each other is refused by the op tha
   refused([](const torch::Tensor& out,
              const Batch& batch) { return (out.select(0, 0) - batch.at("y")).pow(2).mean(); },
           "the proof ends at aten::select.int in scope \"\", which takes some of the samples");
+  refused(
+      [](const torch::Tensor& out, const Batch&) {
+        return F::embedding(torch::tensor({0, 1}), out).pow(2).mean();
+      },
+      "the proof ends at aten::embedding in scope \"\", which takes some of the samples");
+  refused(
+      [](const torch::Tensor& out, const Batch& batch) {
+        const auto more = torch::ones({out.size(1), batch.at("y").size(1)}, torch::kDouble);
+        return torch::addmm(more, out.t(), batch.at("y")).sum() / out.size(0);
+      },
+      "the proof ends at aten::addmm in scope \"\", which adds a value to a sum over samples");
 }
 
 TEST_CASE("a factor or divisor that is the number of samples makes a mean of a sum") {
