@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
 
 #include "simulate/memory_kinds.h"
 
@@ -44,19 +44,22 @@ double bytes_of_kind(const std::vector<simulate::MemoryKind>& kinds, std::string
 }  // namespace
 
 double largest_buffers(const Program& program) {
-  std::array<double, 2> largest{};
-  std::set<std::pair<int32_t, int64_t>> seen;  // places: a buffer has several values in time
+  // By place, which several values have in turn.
+  std::map<std::pair<int32_t, int64_t>, double> largest;
   for (const auto& value : program.values) {
     const auto frame = value.place.frame;
     if (frame < 0 || value.view_of.defined()) continue;
     const auto kind = program.frames[frame].kind;
     if (kind == Frame::Kind::persistent || program.frames[frame].host) continue;
-    const auto bytes = static_cast<double>(value.type.bytes());
-    if (bytes <= largest[1] || !seen.emplace(frame, value.place.offset).second) continue;
-    largest[1] = bytes;
-    if (largest[1] > largest[0]) std::swap(largest[0], largest[1]);
+    auto& bytes = largest[{frame, value.place.offset}];
+    bytes = std::max(bytes, static_cast<double>(value.type.bytes()));
   }
-  return largest[0] + largest[1];
+  std::array<double, 2> most{};
+  for (const auto& [place, bytes] : largest) {
+    most[1] = std::max(most[1], bytes);
+    if (most[1] > most[0]) std::swap(most[0], most[1]);
+  }
+  return most[0] + most[1];
 }
 
 double peak_bytes(const MemoryModel& model, const Program& program, const plan::Plan& plan,
