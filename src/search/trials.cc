@@ -124,6 +124,14 @@ Trials run_trials(const json& common, const Variables& variables, const TrialOpt
   for (const auto& variable : variables) {
     counts.push_back(static_cast<int>(variable.size()));
     if (variable.empty()) fail("search", "a variable has at least one option, but one has none");
+    const bool fits = std::ranges::any_of(variable, [&](const json& option) {
+      auto pins = common.is_object() ? common : json::object();
+      return merge(pins, option);
+    });
+    if (!fits) {
+      fail("search", "a variable must have an option that agrees with the pins {}, but has {}",
+           common.dump(), json(variable).dump());
+    }
     if (trials.combinations > kMostCombinations / counts.back()) {
       fail("search", "variables must have at most 2^62 combinations, but these have more");
     }
@@ -134,10 +142,11 @@ Trials run_trials(const json& common, const Variables& variables, const TrialOpt
   const auto old = [&] {  // how many trials ago the best was found
     return trials.best < 0 ? 0 : std::ssize(trials.list) - 1 - trials.best;
   };
+  bool contradicts = false;  // a combination that was drawn
   while (true) {
     const auto tried = std::ssize(trials.list);
     const double left = options.time_limit > 0 ? options.time_limit - (clock() - begin) : kInfinity;
-    if (left <= 0 && tried > 0) {
+    if (left <= 0 && (tried > 0 || contradicts)) {
       trials.ended = "time";
       break;
     }
@@ -162,6 +171,7 @@ Trials run_trials(const json& common, const Variables& variables, const TrialOpt
       legal = merge(trial.pins, variables[v][static_cast<size_t>((*point)[v])]);
     }
     if (!legal) {
+      contradicts = true;
       order->tell(*point, kInfinity);
       continue;
     }

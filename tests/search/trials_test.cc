@@ -89,6 +89,22 @@ TEST_CASE("a search ends at its number of trials, its patience or its time limit
   CHECK(run({.algorithm = "combination", .time_limit = 0.5}).list.size() == 1);
 }
 
+TEST_CASE("a search by trials ends where options contradict pins or each other") {
+  // Each of the first two agrees with the pins, but they do not with each other.
+  Variables apart = {{{{"zero", 1}}}, {{{"zero", 3}}}};
+  for (int v = 0; v < 30; ++v) {
+    apart.push_back({json::object(), {{"n" + std::to_string(v), 1}}});
+  }
+  double now = 0;
+  const auto trials = search::run_trials({}, apart, {.algorithm = "random", .time_limit = 4},
+                                         attempt, [&] { return now++; });
+  CHECK(trials.ended == "time");
+  CHECK(trials.list.empty());
+  CHECK_THROWS_WITH(
+      run({.algorithm = "random"}, {{"zero", 2}}),
+      Catch::Contains("an option that agrees with the pins {\"zero\":2}, but has [{\"zero\":0}"));
+}
+
 TEST_CASE("options of a search by trials are checked") {
   const auto parse = [](const json& table) {
     Variables variables;

@@ -88,7 +88,10 @@ std::vector<Point> Bayesian::unknown() {
       for (point[c] = 0; point[c] < options_[c]; ++point[c]) add(point);
     }
   }
-  while (static_cast<int64_t>(result.size()) < kMostCandidates) {
+  // Where few points are unknown, most draws are known.
+  for (int64_t draw = 0;
+       draw < 4 * kMostCandidates && static_cast<int64_t>(result.size()) < kMostCandidates;
+       ++draw) {
     Point point;
     for (const int count : options_) {
       point.push_back(static_cast<int>(random_() % static_cast<uint64_t>(count)));

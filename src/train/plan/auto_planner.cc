@@ -290,10 +290,13 @@ json AutoPlanner::search(const json& pins, const json& options, const lua::Defin
   const auto asked = search::parse_trials(options, variables);
   const auto attempt = [&](search::Trial& trial, double left) {
     auto limited = trial.pins;
-    if (std::isfinite(left)) limited["time_limit"] = std::max(left, 1e-3);
+    if (std::isfinite(left)) {
+      const auto own = search::parse_pins(limited).time_limit.value_or(left);
+      limited["time_limit"] = std::max(std::min(own, left), 1e-3);
+    }
     auto few = request(limited, defined);
     few.most_judged = kJudgedOfTrial;
-    const auto found = search::find(few, cluster_, recorded_.times(), recorded_.traces());
+    const auto found = search::find(few, cluster_, times(few.pins), recorded_.traces());
     trial.strategy = found.best.strategy;
     trial.seconds = found.best.seconds;
     trial.bytes = found.best.peak_bytes;
