@@ -168,8 +168,11 @@ std::vector<std::string> starts_of(const std::vector<std::string>& layers,
 json equal_submesh(const StagesRequest& request, int64_t stages) {
   const int64_t devices = request.hosts * request.devices_per_host;
   const int64_t own = devices / stages;
-  const bool whole_hosts = own <= request.devices_per_host || own % request.devices_per_host == 0;
-  if (devices % stages != 0 || !whole_hosts) {
+  const auto tiles = [&] {
+    const auto on_host = request.devices_per_host;
+    return own < on_host ? on_host % own == 0 : own % on_host == 0;
+  };
+  if (devices % stages != 0 || !tiles()) {
     fail("stages",
          "{} stages must have equal parts of a host or whole hosts, but {} hosts have {} devices "
          "each",
@@ -389,7 +392,8 @@ json plan_stages(const json& given, const StagesRequest& request) {
   }
   Judge judge(table, request, options.methods);
   for (const auto& sequence : sequences) {
-    judge.look(sequence, strategy_of(table, sequence, options.schedule), "");
+    judge.look(sequence, strategy_of(table, sequence, options.schedule, request.devices_per_host),
+               "");
   }
   if (!given_stages) judge.look_at_variants(options.layers.is_null());
   if (!judge.best()) {

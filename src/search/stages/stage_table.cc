@@ -95,7 +95,7 @@ std::optional<StageSequence> best_sequence(const StageTable& table, std::optiona
 }
 
 json strategy_of(const StageTable& table, const StageSequence& sequence,
-                 const std::string& schedule) {
+                 const std::string& schedule, int64_t devices_per_host) {
   std::vector<SubmeshView> stages;
   auto submeshes = json::array(), starts = json::array();
   for (const int r : sequence.rows) {
@@ -106,8 +106,6 @@ json strategy_of(const StageTable& table, const StageSequence& sequence,
     submeshes.push_back(
         json::array({json::array({"tensor", view.tensor}), json::array({"data", view.data})}));
   }
-  int64_t per_host = 1;
-  for (const auto& view : table.views) per_host = std::max(per_host, view.devices);
   auto strategy = json::array();
   const auto count = static_cast<int64_t>(stages.size());
   if (count == 1) {
@@ -119,7 +117,9 @@ json strategy_of(const StageTable& table, const StageSequence& sequence,
   } else {
     json mesh = {{"submeshes", std::move(submeshes)}};
     if (!table.rules.forbid.empty()) mesh["forbid"] = table.rules.forbid;
-    if (auto order = order_of(stages, per_host); !order.empty()) mesh["order"] = std::move(order);
+    if (auto order = order_of(stages, devices_per_host); !order.empty()) {
+      mesh["order"] = std::move(order);
+    }
     strategy.push_back(json::array({"parallel_mode", std::move(mesh)}));
     json pipeline = {{"starts", std::move(starts)}};
     if (!schedule.empty()) pipeline["schedule"] = schedule;

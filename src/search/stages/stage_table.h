@@ -78,6 +78,6 @@ std::optional<StageSequence> best_sequence(const StageTable& table, std::optiona
 
 // Returns the sequence's stages as a strategy: mesh, cuts, microbatches and auto_sharding.
 nlohmann::json strategy_of(const StageTable& table, const StageSequence& sequence,
-                           const std::string& schedule);
+                           const std::string& schedule, int64_t devices_per_host);
 
 }  // namespace perigee::search

@@ -283,7 +283,7 @@ TEST_CASE("a strategy has the starts of its rows, and ranks of a stage within a 
                 {.first = 1, .last = 2, .view = 1},
                 {.first = 3, .last = 3, .view = 0},
                 {.first = 0, .last = 3, .view = 2}};
-  const auto strategy = strategy_of(table, {.rows = {0, 1, 2}}, "gpipe");
+  const auto strategy = strategy_of(table, {.rows = {0, 1, 2}}, "gpipe", 4);
   const auto& mesh = strategy[0][1];
   CHECK(mesh["submeshes"] ==
         json::parse(R"([[["tensor", 1], ["data", 2]], [["tensor", 4], ["data", 1]],
@@ -296,9 +296,18 @@ TEST_CASE("a strategy has the starts of its rows, and ranks of a stage within a 
                  {.first = 1, .last = 1, .view = 1},
                  {.first = 2, .last = 2, .view = 0},
                  {.first = 3, .last = 3, .view = 1}};
-  const auto shared = strategy_of(uneven, {.rows = {0, 1, 2, 3}}, "");
+  const auto shared = strategy_of(uneven, {.rows = {0, 1, 2, 3}}, "", 4);
   CHECK(shared[0][1]["order"] == json({3, 0, 1, 2, 7, 4, 5, 6}));
-  const auto whole = strategy_of(table, {.rows = {3}}, "");
+  // No submesh spans two hosts of 3 devices, although none has all devices of a host.
+  StageTable odd{.devices = 6, .microbatches = 4, .layers = {"b.1", "b.2", "b.3"}};
+  odd.views = {{1, 1, 1, 1}, {1, 2, 1, 2}};
+  odd.rows = {{.first = 0, .last = 0, .view = 1},
+              {.first = 1, .last = 1, .view = 1},
+              {.first = 2, .last = 2, .view = 0},
+              {.first = 3, .last = 3, .view = 0}};
+  const auto within = strategy_of(odd, {.rows = {0, 1, 2, 3}}, "", 3);
+  CHECK(within[0][1]["order"] == json({0, 1, 3, 4, 2, 5}));
+  const auto whole = strategy_of(table, {.rows = {3}}, "", 4);
   CHECK(whole[0] == json::parse(R"(["parallel_mode", [["tensor", 4], ["data", 2]]])"));
   CHECK(whole[1][0] == "gradient_accumulation");
 }
@@ -336,6 +345,13 @@ TEST_CASE("given stages have their layers and equal submeshes, whose views are c
                     Catch::Contains("with the sum 4 of layers, but got [1, 2]"));
   CHECK_THROWS_WITH(with("stage_layers", {4, 0}), Catch::Contains("numbers above 0"));
   CHECK_THROWS_WITH(with("stage_layers", {1, 1, 2}),
+                    Catch::Contains("3 stages must have equal parts of a host or whole hosts"));
+  auto two_hosts = request;
+  two_hosts.hosts = 2;
+  two_hosts.devices_per_host = 3;
+  auto three = given;
+  three["stage_layers"] = {2, 1, 1};
+  CHECK_THROWS_WITH(plan_stages(three, two_hosts),
                     Catch::Contains("3 stages must have equal parts of a host or whole hosts"));
   CHECK_THROWS_WITH(with("submeshes", "all"), Catch::Contains("leave one of them out"));
 }
