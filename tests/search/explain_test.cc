@@ -74,6 +74,25 @@ TEST_CASE("a faster plan that the strategy left out is named once") {
              Catch::Contains(to_string(found.all[3]) + " takes 100.0% longer by the model"));
 }
 
+TEST_CASE("a faster plan that was simulated, and that the strategy left out, is named once") {
+  auto found = found_of_sizes();
+  found.chosen = true;
+  found.others.push_back({.choice = found.all[0], .judged = true, .seconds = 1.2});
+  found.others.push_back({.choice = found.all[2], .judged = true, .seconds = 3});
+  CHECK(tensor_size_sentences(found) ==
+        std::vector<std::string>{
+            "the strategy left out " + to_string(found.all[0]) + ", which takes 20.0% less",
+            "the best plan with tensor = 4 is " + to_string(found.all[2]) +
+                ": it takes 100.0% longer",
+            "no plan with tensor = 8 fits"});
+  explain(found, "test", std::nullopt);
+  const auto text = plan::explain(found.plan);
+  INFO(text);
+  const auto first = text.find("left out");
+  CHECK(first != std::string::npos);
+  CHECK(text.find("left out", first + 1) == std::string::npos);
+}
+
 TEST_CASE("a tensor size is not called infeasible if combinations were left out") {
   auto found = found_of_sizes();
   found.combinations = kMostBounds + 1;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,13 +36,25 @@ std::string left_out_text(const Choice& choice, double seconds, double best) {
                      less_text(seconds, best));
 }
 
+// Returns "3.2% longer", of a plan whose program was simulated, as the best one's.
+std::string longer_text(const Candidate& judged, const Found& found) {
+  return fmt::format("{:.1f}% longer", 100 * (judged.seconds / found.best.seconds - 1));
+}
+
+// Returns the sentence about a simulated plan that the strategy left out although it is faster.
+std::optional<std::string> faster_text(const Candidate& judged, const Found& found) {
+  if (!found.chosen || judged.seconds >= found.best.seconds) return {};
+  return fmt::format("the strategy left out {}, which takes {:.1f}% less", to_string(judged.choice),
+                     100 * (1 - judged.seconds / found.best.seconds));
+}
+
 // Returns the reason why another candidate was not taken.
 std::string sentence_of(const Candidate& other, const Found& found) {
   const auto& best = found.best;
   const double seconds = other.estimate.seconds, least = best.estimate.seconds;
   if (other.judged) {
-    return fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
-                       100 * (other.seconds / best.seconds - 1));
+    if (auto faster = faster_text(other, found)) return *faster;
+    return fmt::format("{} takes {}", to_string(other.choice), longer_text(other, found));
   }
   if (!other.refused.empty()) {
     return fmt::format("{} is refused: {}", to_string(other.choice), other.refused);
@@ -63,9 +77,11 @@ std::vector<std::string> tensor_size_sentences(const Found& found) {
   for (const auto& [tensor, size] : sizes) {
     const bool bounded = size.bound < std::numeric_limits<double>::infinity();
     if (const auto* judged = best_judged(found.others, tensor)) {
-      sentences.push_back(
-          fmt::format("the best plan with tensor = {} is {}: it takes {:.1f}% longer", tensor,
-                      to_string(judged->choice), 100 * (judged->seconds / found.best.seconds - 1)));
+      auto faster = faster_text(*judged, found);
+      sentences.push_back(faster ? std::move(*faster)
+                                 : fmt::format("the best plan with tensor = {} is {}: it takes {}",
+                                               tensor, to_string(judged->choice),
+                                               longer_text(*judged, found)));
     } else if (size.choice && found.chosen && size.seconds < best) {
       sentences.push_back(left_out_text(*size.choice, size.seconds, best));
     } else if (size.choice) {
