@@ -42,6 +42,7 @@ class Process {
   std::filesystem::path folder_;
 };
 
-Process process;
+// Never destroyed: end() runs after the destructors of static objects.
+Process& process = *new Process;
 
 }  // namespace
