@@ -236,6 +236,13 @@ std::optional<Masking> masking_of(const job::Job& job, const text::Tokenizer* to
 [[noreturn]] void refuse_short(const job::Job& job, const job::SourceConfig& source,
                                int64_t samples, int64_t tokens) {
   const auto name = source.name.empty() ? "data" : source.name;
+  if (job.data.pack == "stream" && samples == 0 && tokens > job.data.sequence) {
+    fail(
+        "data",
+        "{} must hold a token that is learned, in one of the windows of data.sequence = {} tokens, "
+        "but none of its {} tokens is one: of conversations, answers alone are learned",
+        name, job.data.sequence, tokens);
+  }
   if (job.data.pack == "stream") {
     fail("data",
          "{} must hold at least one sample of data.sequence + 1 = {} tokens for training, but it "

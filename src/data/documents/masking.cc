@@ -18,22 +18,35 @@ void hide_tokens(const Masking& masking, int64_t sample, int64_t sequence, int64
                  const Row& row) {
   std::fill_n(row.labels, sequence, kIgnored);
   const auto number = static_cast<uint64_t>(sample);
-  for (int64_t i = 0; i < length; ++i) {
-    auto& token = row.tokens[i];
-    if (masking.special.contains(token)) continue;
-    const auto words = exec::philox(
+  const auto draw = [&](int64_t i) {
+    return exec::philox(
         {static_cast<uint32_t>(i), static_cast<uint32_t>(number),
          static_cast<uint32_t>(number >> 32), masking.held_out ? kHeldOut : kTraining},
         {static_cast<uint32_t>(masking.seed), static_cast<uint32_t>(masking.seed >> 32)});
-    if (uniform(words[0]) >= kHidden) continue;
+  };
+  const auto hide = [&](int64_t i) {
+    auto& token = row.tokens[i];
     row.labels[i] = token;
+    const auto words = draw(i);
     const auto choice = uniform(words[1]);
     if (choice < kMask) {
       token = masking.mask;
     } else if (choice < kRandom) {
       token = static_cast<int64_t>(uint64_t{words[2]} * static_cast<uint64_t>(masking.vocab) >> 32);
     }
+  };
+  int64_t first = -1;  // the token that is chosen before all others
+  uint32_t least = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    if (masking.special.contains(row.tokens[i])) continue;
+    const auto word = draw(i)[0];
+    if (first < 0 || word < least) {
+      first = i;
+      least = word;
+    }
+    if (uniform(word) < kHidden) hide(i);
   }
+  if (first >= 0 && uniform(least) >= kHidden) hide(first);
 }
 
 }  // namespace perigee::data

@@ -16,7 +16,7 @@ struct Masking {
   bool held_out = false;  // validation has random numbers of its own
 };
 
-// Chooses 15 % of a sample's tokens (`length` of them, without padding). Of these, 80 % become the
+// Chooses 15 % of a sample's tokens (`length` of them, without padding), but at least one. Of these, 80 % become the
 // mask, 10 % a random token, and 10 % stay. Their labels are the tokens as they were, all others
 // kIgnored. A pure function of the seed and the run's sample number.
 void hide_tokens(const Masking& masking, int64_t sample, int64_t sequence, int64_t length,

@@ -52,6 +52,7 @@ class Documents {
   // Sets labels to kIgnored that are not learned. labels[i] is token `first` + i.
   void hide_unlearned(int64_t first, int64_t length, int64_t* labels) const;
 
+  bool all_learned() const;
   // Returns whether a token of [begin, end) is learned.
   bool any_learned(TokenRange range) const;
 
@@ -69,7 +70,7 @@ class Documents {
 };
 
 // Samples of a stream: windows of `sequence` + 1 tokens, each beginning with the last one of the
-// window before.
+// window before. A window in which nothing is learned is left out.
 std::unique_ptr<Sequences> make_stream(std::shared_ptr<const Documents> documents,
                                        int64_t sequence);
 

@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "data/documents/sequences.h"
 
@@ -9,15 +12,22 @@ namespace {
 class Stream : public Sequences {
  public:
   Stream(std::shared_ptr<const Documents> documents, int64_t sequence)
-      : documents_(std::move(documents)), sequence_(sequence) {}
-
-  int64_t size() const override {
-    return std::max<int64_t>(0, (documents_->tokens().size() - 1) / sequence_);
+      : documents_(std::move(documents)), sequence_(sequence) {
+    if (documents_->all_learned()) return;
+    std::vector<int64_t> learned;
+    for (int64_t i = 0; i < windows(); ++i) {
+      const auto first = static_cast<uint64_t>(i * sequence_ + 1);
+      const TokenRange labels{first, first + static_cast<uint64_t>(sequence_)};
+      if (documents_->any_learned(labels)) learned.push_back(i);
+    }
+    if (std::ssize(learned) < windows()) learned_ = std::move(learned);
   }
+
+  int64_t size() const override { return learned_ ? std::ssize(*learned_) : windows(); }
 
   void read(int64_t sample, const IdLimit& limit, const Row& row) const override {
     std::vector<int64_t> window(static_cast<size_t>(sequence_ + 1));
-    const auto first = sample * sequence_;
+    const auto first = (learned_ ? (*learned_)[static_cast<size_t>(sample)] : sample) * sequence_;
     documents_->tokens().read(first, sequence_ + 1, limit, window.data());
     const auto bytes = static_cast<size_t>(sequence_) * sizeof(int64_t);
     std::memcpy(row.tokens, window.data(), bytes);
@@ -27,8 +37,13 @@ class Stream : public Sequences {
   }
 
  private:
+  int64_t windows() const {
+    return std::max<int64_t>(0, (documents_->tokens().size() - 1) / sequence_);
+  }
+
   std::shared_ptr<const Documents> documents_;
   int64_t sequence_;
+  std::optional<std::vector<int64_t>> learned_;  // windows with a learned label; nothing: all
 };
 
 // Returns the first answer that ends after a token.
@@ -94,16 +109,23 @@ void Documents::hide_unlearned(int64_t first, int64_t length, int64_t* labels) c
   }
 }
 
+bool Documents::all_learned() const {
+  return std::ranges::none_of(parts_, [](const Part& part) { return part.corpus.only_answers; });
+}
+
 bool Documents::any_learned(TokenRange range) const {
-  const auto first = static_cast<int64_t>(range.begin);
-  const auto at = static_cast<size_t>(std::ranges::upper_bound(token_ends_, first) -
-                                      token_ends_.begin());
-  const auto& [offset, corpus] = parts_[at];  // the documents of a part are within it
-  if (range.begin >= range.end) return false;
-  if (!corpus.only_answers) return true;
-  const auto answer = answer_after(corpus, range.begin - static_cast<uint64_t>(offset));
-  return answer != corpus.answers.end() &&
-         answer->begin + static_cast<uint64_t>(offset) < range.end;
+  const auto first = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
+  auto at = static_cast<size_t>(std::ranges::upper_bound(token_ends_, first) - token_ends_.begin());
+  for (; first < end && at < parts_.size() && parts_[at].first_token < end; ++at) {
+    const auto& [offset, corpus] = parts_[at];
+    if (!corpus.only_answers) return true;
+    const auto begin = std::max(first, offset) - offset;
+    const auto answer = answer_after(corpus, static_cast<uint64_t>(begin));
+    if (answer != corpus.answers.end() && static_cast<int64_t>(answer->begin) + offset < end) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::unique_ptr<Sequences> make_stream(std::shared_ptr<const Documents> documents,

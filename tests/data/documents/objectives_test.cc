@@ -1,6 +1,7 @@
 // Labels of masked language models and of classes; broken lines; files that change.
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "data/documents/masking.h"
 #include "data/files_record.h"
@@ -48,6 +49,29 @@ TEST_CASE("15 % of the tokens are hidden: 80 % by the mask, 10 % by others, 10 %
   CHECK(std::abs(double(hidden) / double(all) - 0.15) < 0.005);
   CHECK(std::abs(double(masks) / double(hidden) - 0.8) < 0.02);
   CHECK(std::abs(double(same) / double(hidden) - 0.1) < 0.02);
+}
+
+TEST_CASE("at least one token of a sample is hidden, if any may be") {
+  const data::Masking masking{.mask = 3, .vocab = 500, .special = {3, 7}, .seed = 7};
+  std::set<int64_t> places;
+  for (int64_t sample = 0; sample < 100; ++sample) {
+    const std::vector<int64_t> before = {7, 20, 21, 22, 7, 0};
+    auto tokens = before;
+    std::vector<int64_t> labels(before.size());
+    hide_tokens(masking, sample, 6, 5, {.tokens = tokens.data(), .labels = labels.data()});
+    int64_t hidden = 0;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] == data::kIgnored) continue;
+      ++hidden;
+      places.insert(static_cast<int64_t>(i));
+      CHECK(labels[i] == before[i]);
+    }
+    CHECK(hidden >= 1);
+  }
+  CHECK(places == std::set<int64_t>{1, 2, 3});
+  std::vector<int64_t> special = {7, 7}, labels(2);
+  hide_tokens(masking, 0, 2, 2, {.tokens = special.data(), .labels = labels.data()});
+  CHECK(labels == std::vector<int64_t>{data::kIgnored, data::kIgnored});
 }
 
 TEST_CASE("a masked job hides tokens of its samples and learns these") {

@@ -171,8 +171,38 @@ TEST_CASE("of conversations only the answers are learned, in a stream and packed
                                                           none, none, '6', none, none, none});
   CHECK(list(packed.at("documents")) ==
         std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2});
-  // Parts without an answer are left out.
+  // Parts and windows without an answer are left out.
   CHECK(list(batch_of("none", 3).at("labels")) == std::vector<int64_t>{'3', '4', none});
+  CHECK(list(batch_of("stream", 2).at("labels")) == std::vector<int64_t>{none, '3'});
+}
+
+TEST_CASE("windows of a stream over several files are left out where nothing is learned") {
+  const Folder folder;
+  folder.add("chat.jinja",
+             "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+             "{% if add_generation_prompt %}a{% endif %}");
+  const auto turn = [](const std::string& q, const std::string& a) {
+    return "{\"messages\": [{\"role\": \"user\", \"content\": \"" + q +
+           "\"}, {\"role\": \"assistant\", \"content\": \"" + a + "\"}]}\n";
+  };
+  folder.add("a.jsonl", turn("1234567", "89"));
+  folder.add("b.jsonl", turn("1", "xy"));
+  const auto open = [&](const std::string& files) {
+    return data::open_data(document_job(folder,
+                                        "conversations = " + files +
+                                            "\nchat_template = \"chat.jinja\"\npack = \"stream\"\n"
+                                            "sequence = 5\n" +
+                                            kOrder,
+                                        "[batch]\nglobal = 2"));
+  };
+  // u1234 567a8 9|u1a xy|: nothing is learned in the first window.
+  const auto batch = open("[\"a.jsonl\", \"b.jsonl\"]").training->at(1, {0, 2});
+  CHECK(list(batch.at("tokens")) == ids("567a89|u1a"));
+  const int64_t none = -100;
+  CHECK(list(batch.at("labels")) ==
+        std::vector<int64_t>{none, none, none, '8', '9', none, none, none, none, 'x'});
+  folder.add("c.jsonl", turn("123456789", "0"));  // u1234 56789 a0|
+  CHECK_THROWS_WITH(open("\"c.jsonl\""), Catch::Contains("answers alone are learned"));
 }
 
 TEST_CASE("the ids of lines are those of the tokenizer") {
