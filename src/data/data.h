@@ -43,6 +43,8 @@ namespace data {
 struct Validation {
   std::unique_ptr<DataSource> data;  // step k: the k-th global batch of held-out samples
   int64_t batches = 0;               // 0: too few samples were held out
+  // The learned labels of the first batches, by which a mean loss weighs them; empty: all equally.
+  std::vector<int64_t> learned;
 };
 
 struct Data {
@@ -57,6 +59,11 @@ struct Data {
 struct Division {
   int64_t microbatches = 1, ranks = 1;
   bool warn = true;  // warn where files are not assigned to single ranks, or not cached
+  // The ranks that data.slice_files deals the files to; 0: those above. Others where a run began on
+  // another number of ranks, whose samples it keeps.
+  int64_t slices = 0;
+
+  int64_t file_slices() const { return slices > 0 ? slices : ranks; }
 };
 
 // Returns how the plan divides a step's samples.

@@ -64,7 +64,8 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
 }
 
 Data open_slices(const job::Job& job, Division division, const IdLimit& limit) {
-  const auto dealt = deal_files(job.data.files, job.data.left_over, division.ranks);
+  const auto slices = division.file_slices();
+  const auto dealt = deal_files(job.data.files, job.data.left_over, slices);
   auto whole = job;
   whole.data.slice_files = false;
   if (dealt.empty()) {
@@ -72,20 +73,23 @@ Data open_slices(const job::Job& job, Division division, const IdLimit& limit) {
       log::warn(
           "data.slice_files has no effect: {} file{} cannot be distributed evenly over {} data "
           "ranks, so samples are distributed instead{}",
-          job.data.files.size(), job.data.files.size() == 1 ? "" : "s", division.ranks,
-          std::ssize(job.data.files) < division.ranks
+          job.data.files.size(), job.data.files.size() == 1 ? "" : "s", slices,
+          std::ssize(job.data.files) < slices
               ? ""
               : " (data.left_over = \"deal\" or \"drop\" distributes the files)");
     }
     return open_data(whole, {}, limit);
   }
-  const auto blocks = division.microbatches * division.ranks;
+  // A step has the same samples for any number of microbatches; on other ranks than those of the
+  // files no block is a rank's.
+  const auto microbatches = slices == division.ranks ? division.microbatches : 1;
+  const auto blocks = microbatches * slices;
   if (job.batch.global % blocks != 0) {
     fail("data",
          "data.slice_files gives all data ranks equally many samples: batch.global must be a "
          "multiple of "
          "{} ({} microbatches on {} ranks), but is {}",
-         blocks, division.microbatches, division.ranks, job.batch.global);
+         blocks, microbatches, slices, job.batch.global);
   }
   const auto rows = job.batch.global / blocks;
   Data data;
@@ -94,7 +98,7 @@ Data open_slices(const job::Job& job, Division division, const IdLimit& limit) {
   for (const auto& files : dealt) {
     auto own = whole;
     own.data.files = files;
-    own.batch.global = rows * division.microbatches;
+    own.batch.global = rows * microbatches;
     auto opened = open_data(own, {}, limit);
     data.vocab = opened.vocab;
     data.fields = opened.fields;

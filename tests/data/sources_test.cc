@@ -235,6 +235,18 @@ TEST_CASE("with sliced files, each rank reads all samples of its own files") {
     CHECK(held[i] / 100 % 2 == i / 2 % 2);
     CHECK(!seen[i / 2 % 2].contains(held[i]));
   }
+  // Other ranks of a run that began on two read the same samples.
+  for (const int64_t ranks : {1, 4}) {
+    const auto other = data::open_data(job, {.microbatches = 1, .ranks = ranks, .slices = 2});
+    CHECK(is_independent_of_ranges(*other.training, 8));
+    for (int64_t step = 1; step <= 9; ++step) {
+      auto before = list(data.training->at(step, {0, 8}).at("tokens").select(1, 0));
+      auto now = list(other.training->at(step, {0, 8}).at("tokens").select(1, 0));
+      CHECK(std::ranges::is_permutation(before, now));
+    }
+    auto now = list(other.validation.data->at(1, {0, 8}).at("tokens").select(1, 0));
+    CHECK(std::ranges::is_permutation(held, now));
+  }
   // With one rank, or more ranks than files, files are not sliced.
   const auto plain = data::open_data(
       job_of(folder, keys, "gpt", "vocab = 400\n[batch]\nglobal = 8"));

@@ -15,7 +15,9 @@
 #include "checkpoint/weights/merge.h"
 #include "text/documents/end_of_text.h"
 #include "text/tokenizer.h"
+#include "train/output/file_slices.h"
 #include "train/output/run_folder.h"
+#include "train/run/held_out.h"
 #include "train/run/loop.h"
 #include "train/step/step_data.h"
 #include "train/step/token_input.h"
@@ -78,7 +80,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   const auto show = [&](int64_t done, int64_t all) { phases.done(done, all); };
   trainer.load(from, show);
   phases.begin("reading the held-out samples");
-  auto division = data::division_of(shared.plan);
+  auto division = with_slices_of(from.info().state, data::division_of(shared.plan));
   division.warn = session.communicator->rank() == 0;
   auto data = data::open_data(session.job, division, id_limit(shared.training));
   check_data(session.job, shared.training, *data.training, division.warn);
@@ -88,6 +90,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
          "it",
          session.job.data.validation);
   }
+  count_learned(session.job, shared.training, data.validation);
   phases.begin("evaluating");
   const auto loss = validate(trainer, session.job, data.validation, show);
   const auto batches = std::min(data.validation.batches, session.job.train.validate_batches);

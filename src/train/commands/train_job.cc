@@ -24,6 +24,7 @@
 #include "train/measure/recorded_profile.h"
 #include "train/output/best_step.h"
 #include "train/output/checkpoints.h"
+#include "train/output/file_slices.h"
 #include "train/output/metrics.h"
 #include "train/output/progress.h"
 #include "train/output/run_folder.h"
@@ -34,6 +35,7 @@
 #include "train/ranks/share.h"
 #include "train/ranks/wait_for_work.h"
 #include "train/run/exit_status.h"
+#include "train/run/held_out.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
 #include "train/step/step_data.h"
@@ -345,8 +347,14 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   }
 
   // The data, before memory is allocated: files that do not fit the job are errors soon.
-  auto division = data::division_of(shared.plan);
+  // Of the checkpoint.
+  const auto state = checkpoint.empty() ? "{}" : checkpoint::Checkpoint(checkpoint).info().state;
+  auto division = with_slices_of(state, data::division_of(shared.plan));
   division.warn = root;
+  if (root && job.data.slice_files && division.file_slices() != division.ranks) {
+    log::info("the files stay dealt to the {} data ranks that the run began on (data.slice_files)",
+              division.file_slices());
+  }
   data::Data data;
   const auto sources = job.data.token_sources();
   const bool texts = std::ranges::any_of(sources, [](const auto& s) { return s.tokens.empty(); });
@@ -355,6 +363,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     data = data::open_data(job, division, id_limit(shared.training));
     check_data(job, shared.training, *data.training, root);
     require_held_out(job, data.validation, root);
+    if (job.train.validate_every > 0) count_learned(job, shared.training, data.validation);
   });
 
   // The rank's program and tensors.
@@ -363,7 +372,6 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   auto& trainer = *session.trainer;
   int64_t first = 1;         // the first step
   int64_t more_samples = 0;  // of steps whose batches had another size (batch.round)
-  std::string state = "{}";  // of the checkpoint
   const auto show = [&](int64_t done, int64_t bytes) { phases.done(done, bytes); };
   if (checkpoint.empty()) {
     phases.begin(job.train.weights.empty() ? "initialising the weights" : "loading the weights");
@@ -376,7 +384,6 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
       if (root) report_copies(from, shared.plan);
       first = from.info().step + 1;
       more_samples = from.info().samples - from.info().step * job.batch.global;
-      state = from.info().state;
     });
     continue_data(data, job, more_samples, root);
   }
@@ -433,7 +440,8 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     trainer.executor().record(true);
   };
   hooks.checkpoint = [&](int64_t step, const std::string& of_loop, bool last) {
-    return checkpoints.begin(step, of_loop, /*copies=*/!last);
+    const auto all_state = job.data.slice_files ? with_file_slices(of_loop, division) : of_loop;
+    return checkpoints.begin(step, all_state, /*copies=*/!last);
   };
   if (samples) {
     hooks.sample = [&](int64_t step) {

@@ -330,6 +330,21 @@ TEST_CASE("initial values are read from a file if required, and files are distri
   const auto shared = job.losses();
   CHECK_THAT(job.good("train", dealt + "--set epl.io.slicing=true").err, !Contains("no effect"));
   CHECK(job.losses() != shared);
+  // Other ranks go on with the samples of a run on two, and hold out the same ones.
+  const auto sliced = dealt + "--set data.slice_files=true --set optimizer.lr=1e-3 ";
+  job.good("train", sliced + "--set train.validate_every=4");
+  const auto whole = job.losses();
+  const double held_out = job.metrics().at(3).at("val_loss");
+  job.good("train", sliced + "--set train.steps=2");
+  const auto alone = sliced.substr(overwrite.size());
+  const auto resumed = job.good("train", "--resume --nproc 1 " + alone).err;
+  CHECK_THAT(resumed, Contains("stay dealt to the 2 data ranks that the run began on"));
+  const auto losses_of_both = job.losses();
+  REQUIRE(losses_of_both.size() == whole.size());
+  for (size_t i = 0; i < whole.size(); ++i)
+    CHECK(losses_of_both[i] == Approx(whole[i]).epsilon(1e-5));
+  const auto report = nlohmann::json::parse(job.good("evaluate", "--nproc 1 " + alone).out);
+  CHECK(report["val_loss"].get<double>() == Approx(held_out).epsilon(1e-5));
   const auto warned =
       job.good("train", "--overwrite --nproc 2 --set optimizer.lr=0.0 --set epl.io.slicing=true")
           .err;
