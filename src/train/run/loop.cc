@@ -117,14 +117,21 @@ struct StepRunner {
 double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation,
                 const RankTrainer::Done& done) {
   const auto batches = std::min(validation.batches, job.train.validate_batches);
-  double sum = 0;
+  const auto& learned = validation.learned;
+  const auto most = learned.empty() ? 1 : *std::ranges::max_element(learned);
+  double sum = 0, weights = 0;
   for (int64_t i = 1; i <= batches; ++i) {
     done(i - 1, batches);
-    sum += trainer.evaluate(i, *validation.data).loss;
+    const auto labels = learned.empty() ? most : learned[static_cast<size_t>(i - 1)];
+    if (labels == 0) continue;  // its loss is 0 / 0
+    // Of equal batches: 1, so that the mean is exact.
+    const auto weight = double(labels) / double(most);
+    sum += weight * trainer.evaluate(i, *validation.data).loss;
+    weights += weight;
   }
   done(batches, batches);
   trainer.end_evaluation();
-  return sum / double(batches);
+  return sum / weights;
 }
 
 LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,

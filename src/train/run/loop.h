@@ -61,7 +61,8 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
                     int64_t first, DataSource& data, data::Validation& validation,
                     const LoopHooks& hooks, const std::string& state = "{}");
 
-// Returns the mean loss over the held-out batches (at most job.train.validate_batches). `done` is
+// Returns the mean loss over the held-out batches (at most job.train.validate_batches), by the labels
+// that are learned in each where these are counted (Validation::learned). `done` is
 // told how many of all are done, from 0 to all of them.
 double validate(
     RankTrainer& trainer, const job::Job& job, data::Validation& validation,

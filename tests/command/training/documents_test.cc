@@ -147,6 +147,31 @@ TEST_CASE("a resumed run whose data changed is refused, and names the file") {
   CHECK(job.losses().size() == 6);
 }
 
+TEST_CASE("a validation loss is the mean over all held-out labels, however they are batched") {
+  const auto [data, name] = GENERATE(table<std::string, std::string>(
+      {{"jsonl = \"a.jsonl\"\npack = \"none\"", "causal"},
+       {"jsonl = \"a.jsonl\"\npack = \"documents\"", "packed"},
+       {"conversations = \"c.jsonl\"\nchat_template = \"chat.jinja\"", "answers"}}));
+  CAPTURE(name);
+  const DocumentJob job(data + "\nvalidation = 0.3");
+  job.folder().write("a.jsonl", documents(0, 100, "text"));
+  job.folder().write("c.jsonl", conversations(60));
+  job.folder().write("chat.jinja",
+                     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+                     "{% if add_generation_prompt %}<assistant>{% endif %}");
+  job.good("train", "--set train.steps=2 --set train.validate_every=2");
+  const auto evaluate = [&](const std::string& more) {
+    return json::parse(job.good("evaluate", more).out);
+  };
+  const auto whole = evaluate("--set train.validate_batches=1");
+  const auto parts = evaluate("--nproc 2 --set train.validate_batches=4 --set batch.global=2");
+  CHECK(parts["samples"] == whole["samples"]);
+  CHECK(parts["tokens"] == whole["tokens"]);
+  CHECK(parts["val_loss"].get<double>() == Approx(whole["val_loss"].get<double>()).epsilon(1e-9));
+  CHECK(parts["bits_per_byte"].get<double>() ==
+        Approx(whole["bits_per_byte"].get<double>()).epsilon(1e-9));
+}
+
 TEST_CASE("training ends early where the validation loss no longer falls, and the best is kept") {
   const std::string keys =
       " --set train.steps=60 --set train.validate_every=2 --set train.checkpoint_every=4 "
