@@ -87,11 +87,17 @@ void NcclGroup::connect_pairs(const std::vector<Pair>& pairs) {
   const auto byte = device_->allocate(1, /*communicates=*/false);
   for (const auto& pair : sorted) {
     if (messages_.contains(pair)) continue;
-    auto& on = lane(pair);
-    submit_byte(on, byte.get(), /*sends=*/index() == pair.from);
-    Event done(device_->index());
-    done.record(on.stream());
-    done.wait();
+    try {
+      auto& on = lane(pair);
+      submit_byte(on, byte.get(), /*sends=*/index() == pair.from);
+      Event done(device_->index());
+      done.record(on.stream());
+      on.wait(done);
+    } catch (const std::exception& error) {
+      fail_work(fmt::format("the first message of rank {} to rank {}", ranks()[pair.from],
+                            ranks()[pair.to]),
+                exec::first_line(error));
+    }
   }
 }
 

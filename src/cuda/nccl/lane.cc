@@ -160,14 +160,27 @@ std::shared_ptr<void> Lane::make_window(std::shared_ptr<std::byte> memory, int64
 
 // Waits for a call that goes on in the background: the first transfer to a peer connects to it.
 void Lane::settle(const char* call) {
-  const auto begin = Time::now();
-  auto checked = begin;
-  while (true) {
+  poll([&] {
     ncclResult_t state = ncclSuccess;
     check_nccl(calls().ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError",
                communicator_);
     check_nccl(state, call, communicator_);
-    if (state != ncclInProgress) return;
+    return state != ncclInProgress;
+  });
+}
+
+void Lane::wait(const Event& event) {
+  poll([&] {
+    const auto seen = failure();
+    if (!seen.empty()) throw std::runtime_error("NCCL lost a rank: " + seen);
+    return event.passed();
+  });
+}
+
+void Lane::poll(const std::function<bool()>& ended) const {
+  const auto begin = Time::now();
+  auto checked = begin;
+  while (!ended()) {
     const auto now = Time::now();
     if (now - begin > options_.timeout) throw std::runtime_error("no answer");
     if (options_.check && now - checked > std::chrono::milliseconds(200)) {

@@ -47,6 +47,9 @@ class Lane {
   // the stream. Throws std::exception where NCCL fails or the time-out passes.
   void submit(const std::function<void()>& calls_nccl);
 
+  // Returns when the GPU has reached an event on the stream. Throws as submit().
+  void wait(const Event& event);
+
   // Returns whether all members call it with the same text; each of them calls it. Throws
   // std::exception where one does not within the time-out.
   bool agree(const std::string& text);
@@ -66,6 +69,9 @@ class Lane {
  private:
   struct Windows;
   void settle(const char* call);
+  // Asks `ended` again and again until it returns true. Throws std::exception where the time-out
+  // passes, or options_.check throws.
+  void poll(const std::function<bool()>& ended) const;
 
   LaneOptions options_;
   Stream stream_;

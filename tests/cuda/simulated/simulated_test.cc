@@ -234,6 +234,19 @@ TEST_CASE("a ring whose ranks connect at their first message ends at the time-ou
   for (const auto& error : errors) CHECK_FALSE(error.empty());
 }
 
+TEST_CASE("a rank that ends before its first message is named within the time-out") {
+  simulated::restart(5);
+  simulated::table().ncclRecv = [](void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+    return ncclSuccess;
+  };
+  const auto errors = run_gpus(2, 600ms, [&](exec::Communicator& communicator, CudaDevice&) {
+    communicator.group("ring", first_ranks(2))->connect_pairs({{0, 1}});
+  });
+  CHECK_THAT(errors[0],
+             Catch::Contains("rank 0: the first message of rank 0 to rank 1 over ring "
+                             "(ranks 0,1) must finish within 0.6 s, but got: no answer"));
+}
+
 TEST_CASE("a collective that a rank does not join names the rank's collective and the time-out") {
   simulated::restart(3);
   const auto errors = run_gpus(2, 600ms, [&](exec::Communicator& communicator, CudaDevice& device) {
