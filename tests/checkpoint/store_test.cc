@@ -27,6 +27,7 @@ using test::is_right;
 using test::kMesh;
 using test::kTensors;
 using test::Sharded;
+using test::values_of;
 using test::whole_of;
 using test::write_checkpoint;
 
@@ -90,6 +91,19 @@ TEST_CASE("each piece is written by one of its holders, and the bytes are balanc
   CHECK(error_of([&] {
           checkpoint::holdings_of(whole_of({"w", {4}, ""}), mesh::parse_placements("P,R"), mesh);
         }) == "[checkpoint] w must be replicated or sharded, but its placements are P,R");
+}
+
+TEST_CASE("elements of different tensors, steps and places have different values") {
+  std::set<double> seen;
+  size_t all = 0;
+  for (const auto& tensor : kTensors) {
+    for (const int64_t step : {1, 2}) {
+      const auto values = values_of(whole_of(tensor), step);
+      seen.insert(values.begin(), values.end());
+      all += values.size();
+    }
+  }
+  CHECK(seen.size() == all);
 }
 
 TEST_CASE("any part of a tensor is read back, however the tensor was sharded") {
@@ -347,7 +361,7 @@ TEST_CASE("weights are exported whole under their names") {
     }
     REQUIRE(stored);
     CHECK(stored->shape == tensor.shape);
-    const auto expected = test::values_of(whole_of(tensor), 2);
+    const auto expected = values_of(whole_of(tensor), 2);
     const auto bytes = std::as_bytes(std::span(expected));
     CHECK(std::equal(bytes.begin(), bytes.end(), stored->bytes.begin(), stored->bytes.end()));
   }

@@ -100,7 +100,11 @@ inline std::vector<std::string> fork_ranks(
     close(channel);
     int status = 0;
     waitpid(child, &status, 0);
-    if (!WIFEXITED(status)) error = "ended by a signal";
+    if (!WIFEXITED(status)) {
+      error = "ended by a signal";
+    } else if (error.empty() && WEXITSTATUS(status) != 0) {
+      error = "ended with status " + std::to_string(WEXITSTATUS(status));
+    }
     errors.push_back(error);
   }
   return errors;

@@ -321,6 +321,21 @@ TEST_CASE("replicas are equal under every kind of parallelism") {
   }
 }
 
+TEST_CASE("a tensor that tensor ranks hold whole, and that differs, is named") {
+  Setup setup(kGpt, "steps = 2\ncheck_replicas = 1");
+  setup.job.batch.micro = 4;
+  setup.strategy = R"([["parallel_mode", [["tensor", 2]]], ["tensor_parallel", {}]])";
+  setup.before = [&](RankTrainer& trainer, int64_t rank, int64_t step) {
+    if (rank == 1 && step == 2) {
+      trainer.executor().tensor(Kind::state, "exp_avg_sq:blocks.0.norm1.weight").add_(1);
+    }
+  };
+  Changed data;
+  for (const auto& error : setup.run(data).errors) {
+    CHECK_THAT(error, Contains("norm1.weight differs between ranks 0 and 1"));
+  }
+}
+
 TEST_CASE("replicas are equal where a stage trains nothing and steps may be skipped") {
   for (const std::string frozen : {"blocks.0.*", "head.*"}) {
     CAPTURE(frozen);

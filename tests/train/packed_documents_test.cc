@@ -69,14 +69,18 @@ TEST_CASE("documents and positions of data.tensors reach the built-in models") {
     const Folder folder;
     write(folder, {"tokens", "labels", "documents", "positions"});
     const auto packed = task(folder, kind);
-    const auto& graph = train::open_model(packed)->at(4).graph;
+    const auto source = train::open_model(packed);
+    const auto& graph = source->at(4).graph;
     REQUIRE(graph.find_input("documents"));
     REQUIRE(graph.find_input("positions"));
+    int attentions = 0;
     for (const auto& node : graph.nodes) {
       if (!node.op.starts_with("perigee::attention")) continue;
+      ++attentions;
       CHECK(node.get<graph::ValueId>("documents", {}) == graph.find_input("documents")->value);
       CHECK(node.get<graph::ValueId>("key_documents", {}) == graph.find_input("documents")->value);
     }
+    CHECK(attentions >= 2);  // of two blocks
     const auto one = losses(packed, 1), two = losses(packed, 2);
     for (size_t k = 0; k < one.size(); ++k) CHECK(std::abs(one[k] - two[k]) < 1e-10);
     write(folder, {"tokens", "labels"});

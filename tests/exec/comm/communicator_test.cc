@@ -81,10 +81,10 @@ void all_collectives(Communicator& communicator) {
       must(at::equal(gathered, whole), "all_gather");
       auto scattered = at::empty(part.sizes(), whole.options());
       group->run({.kind = Collective::Kind::reduce_scatter,
-                  .input = whole,
+                  .input = whole + me,
                   .output = scattered,
                   .dim = dim});
-      must(at::equal(scattered, part * n), "reduce_scatter");
+      must(at::equal(scattered, part * n + n * (n - 1) / 2), "reduce_scatter");
       for (int64_t other : {0, 1, 2}) {
         if (other == dim) continue;
         // From a shard of `dim` to a shard of `other`.

@@ -41,10 +41,17 @@ void check_checkpoint_exchange(Setup& setup, const Job& job, const Strategy& str
   whole.load(folder.string());
   // The evaluation's program reads the sharded weights of the training program.
   CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
-  CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+  // The second loss depends on the optimizer's state, too.
+  const auto check_steps = [&] {
+    for (int i = 0; i < 2; ++i) {
+      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+    }
+  };
+  check_steps();
+  whole.step(batch);  // the parts fall behind
   whole.save(folder.string());
   parts.load(folder.string());
-  CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+  check_steps();
   std::filesystem::remove_all(folder);
 }
 
@@ -141,15 +148,18 @@ TEST_CASE("a resumed run continues bit for bit, on another number of ranks to ro
   Trainer through{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
   through.step(batch(1));
   through.save(folder.string());
-  const auto expected = through.step(batch(2));
+  // The last loss depends on the optimizer's state, too.
+  const double expected[] = {through.step(batch(2)).loss, through.step(batch(3)).loss};
   Trainer again{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
   again.load(folder.string());
   CHECK(again.last_step() == 1);
-  CHECK(again.step(batch(2)).loss == expected.loss);
+  for (const int64_t step : {2, 3}) CHECK(again.step(batch(step)).loss == expected[step - 2]);
   Trainer four{*setup.module, make_plan(setup.source, Strategy(), setup.job, {4}), setup.job,
                Ranks::threads(4), nullptr};
   four.load(folder.string());
-  CHECK(std::abs(four.step(batch(2)).loss - expected.loss) < 1e-10);
+  for (const int64_t step : {2, 3}) {
+    CHECK(std::abs(four.step(batch(step)).loss - expected[step - 2]) < 1e-10);
+  }
   std::filesystem::remove_all(folder);
 }
 
