@@ -175,6 +175,8 @@ void check_plan(const std::string& model, uint64_t seed, bool in_parts) {
     must(outcomes[r].counted == predicted[r], fmt::format("rank {}: predicted {} bytes, counted {}",
                                                           r, predicted[r], outcomes[r].counted));
   }
+  const auto missing = find_missing(one, outcomes);
+  must(missing.empty(), missing);
 }
 
 void check_plans(const std::string& model, uint64_t plans, bool in_parts = false) {

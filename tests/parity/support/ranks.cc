@@ -130,6 +130,19 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
   return "";
 }
 
+double mean_distance(const Outcome& one, const Outcome& rank) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const auto& [name, part] : rank.tensors) {
+    if (name.find(':') != std::string::npos || !part.first.is_floating_point()) continue;
+    const auto expected = piece(one.tensors.find(name)->second.first, part.second);
+    const auto apart = part.first.to(at::kDouble) - expected.to(at::kDouble);
+    sum += apart.abs().sum().item<double>();
+    count += apart.numel();
+  }
+  return sum / static_cast<double>(std::max<int64_t>(1, count));
+}
+
 const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua() {
   static lua::StrategyScript script("strategies/data_parallel/local_sgd.lua");
   static const auto methods = [] {
@@ -214,12 +227,24 @@ std::string compare_memory(const Given& given, const plan::Plan& plan,
   return "";
 }
 
+std::string find_missing(const Outcome& one, const std::vector<Outcome>& ranks) {
+  for (const auto& [name, whole] : one.tensors) {
+    const auto held = at::zeros(whole.first.sizes(), at::kBool);
+    for (const auto& rank : ranks) {
+      const auto [begin, end] = rank.tensors.equal_range(name);
+      for (auto part = begin; part != end; ++part) piece(held, part->second.second).fill_(true);
+    }
+    if (!held.all().item<bool>()) return "no rank holds all of " + name;
+  }
+  return "";
+}
+
 std::string compare(const Outcome& one, const std::vector<Outcome>& ranks, double tolerance) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto wrong = compare(one, ranks[r], tolerance);
     if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
   }
-  return "";
+  return find_missing(one, ranks);
 }
 
 }  // namespace perigee::parity

@@ -58,6 +58,9 @@ std::string find_difference(const Outcome& a, const Outcome& b);
 // Returns "" if a rank has the numbers and the parts of one device, else the first difference.
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);
 
+// Returns the mean distance of a rank's weights and buffers from those of one device.
+double mean_distance(const Outcome& one, const Outcome& rank);
+
 // Returns the methods that shipped strategies define in Lua: local_sgd.
 const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua();
 
@@ -86,7 +89,11 @@ std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
 std::string compare_memory(const Given& given, const plan::Plan& plan,
                            const std::vector<Outcome>& ranks);
 
-// Returns "" if all ranks equal one device, else the first difference and its place.
+// Returns "" if the ranks together hold each tensor of one device, else the first that they do not.
+std::string find_missing(const Outcome& one, const std::vector<Outcome>& ranks);
+
+// Returns "" if all ranks equal one device, of whose tensors none is missing, else the first
+// difference and its place.
 std::string compare(const Outcome& one, const std::vector<Outcome>& ranks,
                     double tolerance = 1e-10);
 

@@ -342,6 +342,9 @@ std::string compare(const Trained& a, const Trained& b, double tolerance) {
       return fmt::format("norm {}: {} and {}", k + 1, a.norms[k], b.norms[k]);
     }
   }
+  for (const auto& [name, tensor] : b.parameters) {
+    if (!a.parameters.contains(name)) return "no " + name;
+  }
   for (const auto& [name, tensor] : a.parameters) {
     const auto found = b.parameters.find(name);
     if (found == b.parameters.end()) return "no " + name;
