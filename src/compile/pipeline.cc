@@ -295,6 +295,8 @@ const std::vector<Pass<RankState>>& rank_passes() {
        }},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
       {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
+      {"keep_buffers", "copies values of buffers that are read after new ones are written",
+       [](RankState& s) { s.local.graph = keep_buffers(s.local.graph, has_stages(s.plan, false)); }},
   };
   return passes;
 }

@@ -199,7 +199,7 @@ class Cutting {
 
   void add_inputs() {
     auto users = users_of(old_, parts_, stages_, shared_.sums);
-    require_buffers_of_one_stage(old_, parts_, stages_, users);
+    require_buffers_of_one_part(old_, parts_, stages_);
     std::unordered_map<std::string_view, ValueId> inputs;  // by name
     for (const auto& input : old_.inputs) inputs.emplace(input.name, input.value);
     for (size_t o = 0; o < old_.outputs.size(); ++o) {
