@@ -1,4 +1,4 @@
-// Buffers that a step writes: new values from old ones, and old ones read by the backward pass.
+// Buffers that a step writes, whose old values it also reads, and the stages that have unused inputs.
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -225,5 +225,26 @@ TEST_CASE("a buffer that two parts of a stage use and one of them changes is ref
     } else {
       CHECK(program_of(graph, plan, 0).find(Binding::Kind::buffer, "scale"));
     }
+  }
+}
+
+TEST_CASE(
+    "a parameter that only a result reads is on the result's stage, also without the result") {
+  Chain chain({{.scope = "a"}, {.scope = "b"}}, {});
+  const auto extra = chain.graph.add_input(Input::Kind::parameter, "b.extra", kRow);
+  const auto scaled = chain.add("aten::mul.Tensor", {{"self", chain.products[1]}, {"other", extra}},
+                                kMatrix, "b");
+  chain.graph.outputs.push_back({Output::Kind::result, "scaled", scaled});
+  const auto graph = std::move(chain).run();
+  for (const bool in_unit : {false, true}) {
+    INFO(in_unit);
+    auto plan = pipeline(graph, {"b"});
+    plan.mesh.axes = {{"data", 2}, {"pipe", 2}};
+    if (in_unit) plan.units = {{"b", {"b.weight", "b.extra"}, "data", 3}};
+    CHECK_FALSE(program_of(graph, plan, 0).find(Binding::Kind::parameter, "b.extra"));
+    // The rank and its neighbour have the parts of the unit.
+    const bool held = program_of(graph, plan, 2).find(Binding::Kind::parameter, "b.extra") ||
+                      program_of(graph, plan, 3).find(Binding::Kind::parameter, "b.extra");
+    CHECK(held);
   }
 }
