@@ -54,7 +54,9 @@ class KeepBuffers {
   KeepBuffers(const Graph& graph, bool apart)
       : graph_(graph),
         result_(graph),
+        apart_(apart),
         shown_(graph.values.size()),
+        written_(graph.values.size()),
         last_(graph.values.size(), -1),
         kept_(graph.values.size()),
         moved_(graph.nodes.size(), -1) {
@@ -92,22 +94,20 @@ class KeepBuffers {
     graph::ValueId copy;
   };
 
-  // Finds the written buffers of which values are, or may be, views, and the last nodes of the
-  // forward pass that read these buffers, or that make their new values.
+  // Finds the inputs of which values are, or may be, views, and the last nodes of the forward pass
+  // that read these inputs, or that make new values of buffers.
   void find_shown() {
-    std::map<std::string, graph::ValueId> written;
     for (const auto& input : graph_.inputs) {
-      if (input.kind != Input::Kind::buffer || graph_.is_fixed(input)) continue;
       shown_[input.value.index] = input.value;
-      written[input.name] = input.value;
+      written_[input.value.index] = input.kind == Input::Kind::buffer && !graph_.is_fixed(input);
     }
     for (graph::NodeId n = 0; n < std::ssize(graph_.nodes); ++n) {
       const auto& node = graph_.nodes[n];
       graph::ValueId first;
       node.each_operand([&](graph::ValueId v) {
         if (!first.defined()) first = v;
-        const auto buffer = shown_[v.index];
-        if (buffer.defined() && node.phase == graph::Phase::forward) last_[buffer.index] = n;
+        const auto input = shown_[v.index];
+        if (input.defined() && node.phase == graph::Phase::forward) last_[input.index] = n;
       });
       if (!first.defined() || !shows_operand(node.op)) continue;
       for (const auto v : node.outputs) {
@@ -116,9 +116,7 @@ class KeepBuffers {
     }
     for (const auto& output : graph_.outputs) {
       if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
-      const auto buffer = written.find(output.name);
-      if (buffer == written.end()) continue;
-      auto& last = last_[buffer->second.index];
+      auto& last = last_[graph_.find_input(output.name)->value.index];
       last = std::max(last, graph_.values[output.value.index].producer);
     }
   }
@@ -130,7 +128,7 @@ class KeepBuffers {
         const auto producer = graph_.values[v.index].producer;
         // A view of the backward pass reads a copy itself.
         const bool own = producer >= 0 && graph_.nodes[producer].phase == graph::Phase::backward;
-        if (shown_[v.index].defined() && !own) kept_[v.index].wanted = any_ = true;
+        if (shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
       });
     }
   }
@@ -139,8 +137,11 @@ class KeepBuffers {
     for (size_t o = 0; o < graph_.outputs.size(); ++o) {
       const auto& [kind, name, v] = graph_.outputs[o];
       if (kind == Output::Kind::gradient || !v.defined() || !shown_[v.index].defined()) continue;
-      const auto buffer = shown_[v.index];
-      auto at = std::max(last_[buffer.index], graph_.values[v.index].producer);
+      const auto producer = graph_.values[v.index].producer;
+      // An input that a buffer takes as it is: the copy tells the stage that has the buffer.
+      const bool given = apart_ && producer < 0 && kind == Output::Kind::buffer;
+      if (!shows_written(v) && !given) continue;
+      auto at = std::max(last_[shown_[v.index].index], producer);
       if (kind == Output::Kind::buffer) {
         const auto own = graph_.find_input(name)->value;
         if (own == v) continue;
@@ -149,6 +150,10 @@ class KeepBuffers {
       outputs_[at].push_back(o);
       any_ = true;
     }
+  }
+
+  bool shows_written(graph::ValueId v) const {
+    return shown_[v.index].defined() && written_[shown_[v.index].index];
   }
 
   graph::ValueId add_copy(graph::ValueId v, const Node& like) {
@@ -179,8 +184,10 @@ class KeepBuffers {
 
   const Graph& graph_;
   Graph result_;
-  std::vector<graph::ValueId> shown_;  // by value: the input of the written buffer that it shows
-  std::vector<graph::NodeId> last_;    // by value that is such an input
+  const bool apart_;
+  std::vector<graph::ValueId> shown_;  // by value: the input that it shows
+  std::vector<bool> written_;          // by value: it is the input of a written buffer
+  std::vector<graph::NodeId> last_;    // by value that is an input
   std::vector<Kept> kept_;             // by value: those that the backward pass reads
   std::map<graph::NodeId, std::vector<size_t>> outputs_;  // to copy after the node
   std::vector<graph::NodeId> moved_;  // by node of the graph: its place in the result

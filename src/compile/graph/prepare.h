@@ -21,7 +21,8 @@ graph::Graph simplify_views(graph::Graph graph);
 // that are a new value of another buffer (`before = now`), or a result, since new values are
 // written one after the other, and, where the backward pass is `apart` (has_stages: a section of
 // its own, which runs after the forward pass has written its buffers), those that the backward pass
-// reads. Copies belong to the forward pass.
+// reads. There, an input that a buffer takes as it is is copied too, by the part of a pipeline that
+// reads it. Copies belong to the forward pass.
 graph::Graph keep_buffers(const graph::Graph& graph, bool apart);
 
 }  // namespace perigee::compile

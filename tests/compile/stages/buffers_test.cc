@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "compile/stages/stage_inputs.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;
@@ -207,6 +208,22 @@ TEST_CASE("a buffer that a stage writes and does not read is on that stage") {
   const auto plan = pipeline(graph, {"b"});
   CHECK(uses_of(program_of(graph, plan, 1), "last").writes == 1);
   CHECK_FALSE(program_of(graph, plan, 0).find(Binding::Kind::buffer, "last"));
+  const StageInputs inputs(graph, plan);
+  CHECK((inputs.has("last", 1) && !inputs.has("last", 0)));
+}
+
+TEST_CASE("a buffer that takes a data tensor is on the stage that reads the tensor") {
+  Chain chain({{.scope = "a"}, {.scope = "b"}}, {{"seen", kMatrix}});
+  const auto target = chain.graph.add_input(Input::Kind::data, "target", kMatrix);
+  chain.values.back() = chain.add("aten::mul.Tensor",
+                                  {{"self", chain.values.back()}, {"other", target}}, kMatrix, "b");
+  chain.output("seen", target);
+  const auto graph = std::move(chain).run();
+  const auto plan = pipeline(graph, {"b"});
+  CHECK(uses_of(program_of(graph, plan, 1), "seen").writes == 1);
+  const StageInputs inputs(graph, plan);
+  CHECK((inputs.has("seen", 1) && !inputs.has("seen", 0)));
+  CHECK(uses_of(program_of(graph, data_parallel(graph, 1), 0), "seen").writes == 1);
 }
 
 TEST_CASE("a buffer that two parts of a stage use and one of them changes is refused") {
