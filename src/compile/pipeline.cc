@@ -145,12 +145,16 @@ void draw_by_sample(RankState& state) {
   }
 }
 
+// Returns the part of a pipeline of every node; nothing where there is none.
+std::vector<int> parts_of(const RankState& state) {
+  const auto& pipeline = state.plan.pipeline;
+  return pipeline.cuts() ? plan::parts_of(state.local.graph, pipeline) : std::vector<int>();
+}
+
 void recompute_regions(RankState& state) {
   if (!state.recomputes) return;
   auto& graph = state.local.graph;
-  std::vector<int> parts;
-  if (state.plan.pipeline.cuts()) parts = plan::parts_of(graph, state.plan.pipeline);
-  graph = recompute(graph, state.plan.recompute, std::move(parts));
+  graph = recompute(graph, state.plan.recompute, parts_of(state));
 }
 
 void repeat_casts(RankState& state) {
@@ -281,7 +285,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
       {"join_parts", "joins gradients of the parts of a tensor instead of padding and adding them",
        [](RankState& s) { s.local.graph = join_parts(s.local.graph); }},
       {"fuse_bias", "lets products add their bias",
-       [](RankState& s) { s.local.graph = fuse_bias(s.local.graph); }},
+       [](RankState& s) { s.local.graph = fuse_bias(s.local.graph, parts_of(s)); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"fold_casts", "lets additions, norms and rotary positions in float32 read and make a low precision",
        fold_rank_casts},
@@ -291,6 +295,8 @@ const std::vector<Pass<RankState>>& rank_passes() {
        }},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
       {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
+      {"keep_buffers", "copies values of buffers that are read after new ones are written",
+       [](RankState& s) { s.local.graph = keep_buffers(s.local.graph, has_stages(s.plan, false)); }},
   };
   return passes;
 }

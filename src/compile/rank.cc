@@ -235,7 +235,8 @@ Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole,
   const auto make = [&](bool recomputes) {
     Local local{whole.get(recomputes), {}, {}};
     local.stage = cut_stage(local.graph, plan, *common.schedule, rank, whole.pools(),
-                            *common.rendezvous, common.transfers.get());
+                            *common.rendezvous, common.inputs ? &*common.inputs : nullptr,
+                            common.transfers.get());
     return local;
   };
   auto local = make(kept != Kept::all);

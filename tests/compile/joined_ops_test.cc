@@ -175,6 +175,11 @@ TEST_CASE("a product adds its bias, also where a view lies between both") {
                                 : Ops{"aten::addmm", "aten::neg"}));
     // The derivative of the product names the node that stands for it.
     CHECK(fused.nodes.back().forward_node == 0);
+    // A bias of a later part of a pipeline is added there.
+    std::vector<int> parts(net.graph.nodes.size(), 1);
+    CHECK(ops(compile::fuse_bias(net.graph, parts)) == ops(fused));
+    parts[0] = 0;
+    CHECK(ops(compile::fuse_bias(net.graph, parts)) == ops(net.graph));
     // Another reader of the product keeps it.
     net.graph.outputs.push_back({Output::Kind::result, "y", product});
     CHECK(ops(compile::fuse_bias(net.graph)) == ops(net.graph));

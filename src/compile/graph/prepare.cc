@@ -1,9 +1,13 @@
 #include "compile/graph/prepare.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "base/fail.h"
+#include "compile/draft/lower.h"
+#include "compile/graph/autocast.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {
@@ -44,6 +48,151 @@ std::pair<int64_t, int64_t> swapped_dims(const Node& node, size_t rank) {
 }
 
 bool swaps(const Node& node) { return node.op == "aten::t" || node.op == "aten::transpose.int"; }
+
+class KeepBuffers {
+ public:
+  KeepBuffers(const Graph& graph, bool apart)
+      : graph_(graph),
+        result_(graph),
+        apart_(apart),
+        shown_(graph.values.size()),
+        written_(graph.values.size()),
+        last_(graph.values.size(), -1),
+        kept_(graph.values.size()),
+        moved_(graph.nodes.size(), -1) {
+    result_.nodes.clear();
+    find_shown();
+    if (apart) find_read_late();
+    find_outputs();
+  }
+
+  Graph run() && {
+    if (!any_) return graph_;
+    for (const auto& input : graph_.inputs) keep(input.value, "");
+    keep_outputs(-1);
+    for (graph::NodeId n = 0; n < std::ssize(graph_.nodes); ++n) {
+      Node node = graph_.nodes[n];
+      if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
+      if (node.phase == graph::Phase::backward) {
+        node.each_operand([&](graph::ValueId& v) {
+          if (kept_[v.index].copy.defined()) v = kept_[v.index].copy;
+        });
+      }
+      const auto scope = node.scope;
+      moved_[n] = append(result_, std::move(node));
+      for (const auto v : graph_.nodes[n].outputs) {
+        if (v.defined()) keep(v, scope);
+      }
+      keep_outputs(n);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Kept {
+    bool wanted = false;
+    graph::ValueId copy;
+  };
+
+  // Finds the inputs of which values are, or may be, views, and the last nodes of the forward pass
+  // that read these inputs, or that make new values of buffers.
+  void find_shown() {
+    for (const auto& input : graph_.inputs) {
+      shown_[input.value.index] = input.value;
+      written_[input.value.index] = input.kind == Input::Kind::buffer && !graph_.is_fixed(input);
+    }
+    for (graph::NodeId n = 0; n < std::ssize(graph_.nodes); ++n) {
+      const auto& node = graph_.nodes[n];
+      graph::ValueId first;
+      node.each_operand([&](graph::ValueId v) {
+        if (!first.defined()) first = v;
+        const auto input = shown_[v.index];
+        if (input.defined() && node.phase == graph::Phase::forward) last_[input.index] = n;
+      });
+      if (!first.defined() || !shows_operand(node.op)) continue;
+      for (const auto v : node.outputs) {
+        if (v.defined()) shown_[v.index] = shown_[first.index];
+      }
+    }
+    for (const auto& output : graph_.outputs) {
+      if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
+      auto& last = last_[graph_.find_input(output.name)->value.index];
+      last = std::max(last, graph_.values[output.value.index].producer);
+    }
+  }
+
+  void find_read_late() {
+    for (const auto& node : graph_.nodes) {
+      if (node.phase != graph::Phase::backward) continue;
+      node.each_operand([&](graph::ValueId v) {
+        const auto producer = graph_.values[v.index].producer;
+        // A view of the backward pass reads a copy itself.
+        const bool own = producer >= 0 && graph_.nodes[producer].phase == graph::Phase::backward;
+        if (shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
+      });
+    }
+  }
+
+  void find_outputs() {
+    for (size_t o = 0; o < graph_.outputs.size(); ++o) {
+      const auto& [kind, name, v] = graph_.outputs[o];
+      if (kind == Output::Kind::gradient || !v.defined() || !shown_[v.index].defined()) continue;
+      const auto producer = graph_.values[v.index].producer;
+      // An input that a buffer takes as it is: the copy tells the stage that has the buffer.
+      const bool given = apart_ && producer < 0 && kind == Output::Kind::buffer;
+      if (!shows_written(v) && !given) continue;
+      auto at = std::max(last_[shown_[v.index].index], producer);
+      if (kind == Output::Kind::buffer) {
+        const auto own = graph_.find_input(name)->value;
+        if (own == v) continue;
+        at = std::max(at, last_[own.index]);
+      }
+      outputs_[at].push_back(o);
+      any_ = true;
+    }
+  }
+
+  bool shows_written(graph::ValueId v) const {
+    return shown_[v.index].defined() && written_[shown_[v.index].index];
+  }
+
+  graph::ValueId add_copy(graph::ValueId v, const Node& like) {
+    const auto copy = result_.add_value(graph_.type(v));
+    append(result_, {.op = "aten::clone",
+                     .args = {{"self", v}, {"memory_format", int64_t{0}}},
+                     .outputs = {copy},
+                     .scope = like.scope,
+                     .phase = like.phase,
+                     .forward_node = like.forward_node});
+    return copy;
+  }
+
+  void keep(graph::ValueId v, const std::string& scope) {
+    if (kept_[v.index].wanted) kept_[v.index].copy = add_copy(v, {.scope = scope});
+  }
+
+  // Copies the outputs whose buffers node n is the last to use: they belong to its part of a
+  // pipeline.
+  void keep_outputs(graph::NodeId n) {
+    const auto found = outputs_.find(n);
+    if (found == outputs_.end()) return;
+    const Node like = n < 0 ? Node() : result_.nodes[moved_[n]];
+    for (const auto o : found->second) {
+      result_.outputs[o].value = add_copy(graph_.outputs[o].value, like);
+    }
+  }
+
+  const Graph& graph_;
+  Graph result_;
+  const bool apart_;
+  std::vector<graph::ValueId> shown_;  // by value: the input that it shows
+  std::vector<bool> written_;          // by value: it is the input of a written buffer
+  std::vector<graph::NodeId> last_;    // by value that is an input
+  std::vector<Kept> kept_;             // by value: those that the backward pass reads
+  std::map<graph::NodeId, std::vector<size_t>> outputs_;  // to copy after the node
+  std::vector<graph::NodeId> moved_;  // by node of the graph: its place in the result
+  bool any_ = false;
+};
 
 }  // namespace
 
@@ -133,5 +282,7 @@ Graph simplify_views(Graph graph) {
   }
   return graph::eliminate_dead_code(std::move(graph));
 }
+
+Graph keep_buffers(const Graph& graph, bool apart) { return KeepBuffers(graph, apart).run(); }
 
 }  // namespace perigee::compile

@@ -1,4 +1,5 @@
-// Simplifies a graph: removes outputs that a step does not need, and views without effect.
+// Prepares a graph: removes outputs that a step does not need and views without effect, and keeps
+// values of buffers that are read after new ones are written.
 #pragma once
 
 #include "compile/compile.h"
@@ -15,5 +16,13 @@ graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
 // Removes views that cancel or have no effect (t of t, reshape of a reshape that nothing else
 // reads, reshape to the same shape, detach). A gradient that is reshaped twice is copied once.
 graph::Graph simplify_views(graph::Graph graph);
+
+// Copies values of buffers that are read after the step has written the buffer's new value: those
+// that are a new value of another buffer (`before = now`), or a result, since new values are
+// written one after the other, and, where the backward pass is `apart` (has_stages: a section of
+// its own, which runs after the forward pass has written its buffers), those that the backward pass
+// reads. There, an input that a buffer takes as it is is copied too, by the part of a pipeline that
+// reads it. Copies belong to the forward pass.
+graph::Graph keep_buffers(const graph::Graph& graph, bool apart);
 
 }  // namespace perigee::compile

@@ -33,9 +33,11 @@ namespace {
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank,
-          PoolsOfFrames pools, Rendezvous& rendezvous, const StageTransfers* transfers)
+          PoolsOfFrames pools, Rendezvous& rendezvous, const StageInputs* given,
+          const StageTransfers* transfers)
       : local_(local),
         rendezvous_(rendezvous),
+        given_(given),
         transfers_(transfers),
         rank_(rank),
         old_(local.graph),
@@ -199,7 +201,7 @@ class Cutting {
 
   void add_inputs() {
     auto users = users_of(old_, parts_, stages_, shared_.sums);
-    require_buffers_of_one_stage(old_, parts_, stages_, users);
+    require_buffers_of_one_part(old_, parts_, stages_);
     std::unordered_map<std::string_view, ValueId> inputs;  // by name
     for (const auto& input : old_.inputs) inputs.emplace(input.name, input.value);
     for (size_t o = 0; o < old_.outputs.size(); ++o) {
@@ -217,14 +219,15 @@ class Cutting {
       const auto& input = old_.inputs[i];
       const auto& stages = users[input.value.index];
       // A unit's layout needs its unused parameters, also in an evaluation; other unused inputs
-      // matter only where a step updates them.
+      // matter only where a step updates them. They are where checkpoints and units have them.
       const bool unused = stages.empty() && input.kind != Input::Kind::constant &&
                           (plan::is_in_unit(plan_, input.name) || has(PipelineKind::backward) ||
                            has(PipelineKind::weight_grad));
       if (input.kind == Input::Kind::parameter && stages.size() > 1) {
         stage_.shared[input.name] = {stages.begin(), stages.end()};
       }
-      if (!stages.contains(stage_.index) && !(unused && stage_.index == 0)) continue;
+      const bool stays = unused && (given_ ? given_->has(input.name, rank_) : stage_.index == 0);
+      if (!stages.contains(stage_.index) && !stays) continue;
       const auto v = new_.add_input(input.kind, input.name, old_.type(input.value));
       new_.inputs.back().trainable = input.trainable;
       new_.inputs.back().batched = input.batched;
@@ -441,6 +444,7 @@ class Cutting {
 
   shard::LocalGraph& local_;
   Rendezvous& rendezvous_;
+  const StageInputs* given_;  // of the whole graph
   const StageTransfers* transfers_;
   const int64_t rank_;
   const Graph old_;
@@ -481,9 +485,10 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
-                const StageTransfers* transfers) {
+                const StageInputs* inputs, const StageTransfers* transfers) {
   redistribute_contributions(local.graph, plan.pipeline);
-  return Cutting(local, plan, schedule, rank, std::move(pools), rendezvous, transfers).run();
+  return Cutting(local, plan, schedule, rank, std::move(pools), rendezvous, inputs, transfers)
+      .run();
 }
 
 }  // namespace perigee::compile

@@ -9,6 +9,7 @@
 
 #include "compile/section_role.h"
 #include "compile/stages/rendezvous.h"
+#include "compile/stages/stage_inputs.h"
 #include "compile/stages/stage_transfers.h"
 #include "plan/plan.h"
 #include "schedule/interleave.h"
@@ -51,13 +52,14 @@ struct Stage {
 
 // Reduces the local graph to the rank's stage. Values that cross between stages become sends and
 // receives, in the same order on both ends; inputs that no part of the stage uses are removed, and
-// outputs that it does not make have no value. In training, unused nodes stay on the first stage.
+// outputs that it does not make have no value. In training, inputs that no stage uses stay on those
+// that have them in the whole graph (`inputs`, which may be null: the first stage).
 // Where several parts make a parameter's gradient, it has one output for each, in the order of the
 // backward pass. `pools`: of the graphs with and without recomputed regions. `transfers`: of stages
 // of unequal submeshes, whose values are sent in boxes that the receiver assembles. `rendezvous`:
 // of all stages of the schedule.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
-                const StageTransfers* transfers = nullptr);
+                const StageInputs* inputs, const StageTransfers* transfers);
 
 }  // namespace perigee::compile

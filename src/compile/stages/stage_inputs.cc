@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/fail.h"
+#include "compile/graph/prepare.h"
 #include "plan/pipeline.h"
 #include "schedule/of_plan.h"
 
@@ -18,6 +19,12 @@ std::vector<std::set<int64_t>> users_of(const Graph& graph, const std::vector<in
                                         const std::vector<int>& stages,
                                         const std::vector<bool>& without) {
   std::vector<std::set<int64_t>> users(graph.values.size());
+  for (const auto& output : graph.outputs) {
+    if (output.kind != graph::Output::Kind::buffer || !output.value.defined()) continue;
+    const auto producer = graph.values[output.value.index].producer;
+    if (producer < 0 || parts[producer] == kEveryPart) continue;
+    users[graph.find_input(output.name)->value.index].insert(stages[parts[producer]]);
+  }
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!without.empty() && without[n]) continue;
     const auto& node = graph.nodes[n];
@@ -34,29 +41,46 @@ std::vector<std::set<int64_t>> users_of(const Graph& graph, const std::vector<in
   return users;
 }
 
-void require_buffers_of_one_stage(const Graph& graph, const std::vector<int>& parts,
-                                  const std::vector<int>& stages,
-                                  const std::vector<std::set<int64_t>>& users) {
+namespace {
+
+// Returns the part itself, by part.
+std::vector<int> each_part(size_t count) {
+  std::vector<int> parts(count);
+  std::iota(parts.begin(), parts.end(), 0);
+  return parts;
+}
+
+}  // namespace
+
+void require_buffers_of_one_part(const Graph& graph, const std::vector<int>& parts,
+                                 const std::vector<int>& stages) {
+  const auto users = users_of(graph, parts, each_part(stages.size()));
   for (const auto& output : graph.outputs) {
     if (output.kind != graph::Output::Kind::buffer || !output.value.defined()) continue;
-    auto used = users[graph.find_input(output.name)->value.index];
-    const auto producer = graph.values[output.value.index].producer;
-    if (producer >= 0 && parts[producer] != kEveryPart) used.insert(stages[parts[producer]]);
+    const auto& used = users[graph.find_input(output.name)->value.index];
     if (used.size() < 2) continue;
+    std::set<int64_t> on;
+    for (const auto part : used) on.insert(stages[static_cast<size_t>(part)]);
+    if (on.size() > 1) {
+      fail("pipeline_parallel",
+           "a buffer that the model changes must be used in one stage alone, but \"{}\" is used in "
+           "stages {}: begin the stages elsewhere, or give each of them a buffer of its own",
+           output.name, fmt::join(on, ", "));
+    }
     fail("pipeline_parallel",
-         "a buffer that the model changes must be used in one stage alone, but \"{}\" is used in "
-         "stages {}: begin the stages elsewhere, or give each of them a buffer of its own",
-         output.name, fmt::join(used, ", "));
+         "a buffer that the model changes must be used in one part of a stage alone, since parts "
+         "alternate over microbatches, but \"{}\" is used in parts {} of stage {}: use one chunk, "
+         "begin the parts elsewhere, or give each of them a buffer of its own",
+         output.name, fmt::join(used, ", "), *on.begin());
   }
 }
 
-StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(plan) {
+StageInputs::StageInputs(const Graph& captured, const plan::Plan& plan) : plan_(plan) {
   if (!plan.pipeline.cuts()) return;
+  const auto graph = keep_buffers(captured, true);  // as a rank's graph
   const auto stages = stage_of_parts(plan);
   const auto parts = plan::parts_of(graph, plan.pipeline);
-  std::vector<int64_t> each(stages.size());
-  std::iota(each.begin(), each.end(), int64_t{0});
-  const auto users = users_of(graph, parts, {each.begin(), each.end()});
+  const auto users = users_of(graph, parts, each_part(stages.size()));
   std::set<std::string> reduced_each_time;
   for (const auto& unit : plan.units) {
     if (unit.level >= 2) reduced_each_time.insert(unit.parameters.begin(), unit.parameters.end());

@@ -12,17 +12,17 @@
 
 namespace perigee::compile {
 
-// Returns, by value, the stages whose ops use it, through ops of every part too. `parts` by node
-// (plan::parts_of), `stages` by part; nodes in `without` use nothing.
+// Returns, by value, the stages whose ops use it, through ops of every part too; of a buffer also
+// the stage that makes its new value. `parts` by node (plan::parts_of), `stages` by part; nodes in
+// `without` use nothing.
 std::vector<std::set<int64_t>> users_of(const graph::Graph& graph, const std::vector<int>& parts,
                                         const std::vector<int>& stages,
                                         const std::vector<bool>& without = {});
 
-// Throws Error for a buffer that the graph writes, unless one stage alone reads and writes it: each
-// stage would have other values of it. `users`: of users_of.
-void require_buffers_of_one_stage(const graph::Graph& graph, const std::vector<int>& parts,
-                                  const std::vector<int>& stages,
-                                  const std::vector<std::set<int64_t>>& users);
+// Throws Error for a buffer that the graph writes, unless one part alone reads and writes it: other
+// stages would have other values of it, and parts of one stage alternate over microbatches.
+void require_buffers_of_one_part(const graph::Graph& graph, const std::vector<int>& parts,
+                                 const std::vector<int>& stages);
 
 // The stages that have each parameter, buffer, constant and data input of a whole graph. Keeps the
 // plan by reference. Without a pipeline every rank has all.

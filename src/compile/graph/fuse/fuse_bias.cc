@@ -1,5 +1,6 @@
 #include "compile/graph/fuse/fuse_bias.h"
 
+#include <utility>
 #include <vector>
 
 #include "compile/graph/autocast.h"
@@ -15,8 +16,12 @@ using graph::ValueId;
 
 class FuseBias {
  public:
-  explicit FuseBias(const Graph& graph)
-      : graph_(graph), result_(graph), readers_(count_readers(graph)), moved_(graph.nodes.size()) {
+  FuseBias(const Graph& graph, std::vector<int> parts)
+      : graph_(graph),
+        result_(graph),
+        parts_(std::move(parts)),
+        readers_(count_readers(graph)),
+        moved_(graph.nodes.size()) {
     result_.nodes.clear();
   }
 
@@ -24,7 +29,7 @@ class FuseBias {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       Node node = graph_.nodes[n];
       if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
-      if (const auto product = product_of(node); product >= 0) {
+      if (const auto product = product_of(node); product >= 0 && are_together(product, n)) {
         replace(std::move(node), product);
       } else {
         append(result_, std::move(node));
@@ -36,6 +41,10 @@ class FuseBias {
 
  private:
   NodeId last() const { return static_cast<NodeId>(result_.nodes.size()) - 1; }
+
+  bool are_together(NodeId product, size_t sum) const {
+    return parts_.empty() || parts_[static_cast<size_t>(product)] == parts_[sum];
+  }
 
   // Returns the product that the node adds a vector to, or -1.
   NodeId product_of(const Node& node) const {
@@ -98,12 +107,15 @@ class FuseBias {
 
   const Graph& graph_;
   Graph result_;
+  std::vector<int> parts_;     // by node of the graph
   std::vector<int> readers_;   // by value of the graph
   std::vector<NodeId> moved_;  // by node of the graph: its place in the result
 };
 
 }  // namespace
 
-Graph fuse_bias(const Graph& graph) { return FuseBias(graph).run(); }
+Graph fuse_bias(const Graph& graph, std::vector<int> parts) {
+  return FuseBias(graph, std::move(parts)).run();
+}
 
 }  // namespace perigee::compile
