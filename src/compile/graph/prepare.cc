@@ -171,8 +171,8 @@ class KeepBuffers {
     if (kept_[v.index].wanted) kept_[v.index].copy = add_copy(v, {.scope = scope});
   }
 
-  // Copies the outputs whose buffers node n is the last to use: they belong to its part of a
-  // pipeline.
+  // Copies the outputs whose buffers node n is the last to use. The copies belong to its part of a
+  // pipeline, too.
   void keep_outputs(graph::NodeId n) {
     const auto found = outputs_.find(n);
     if (found == outputs_.end()) return;

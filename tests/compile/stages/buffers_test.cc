@@ -32,8 +32,8 @@ struct Layer {
   std::string writes = {};  // the buffer whose new value is the sum of the product's rows; "": none
 };
 
-// x -> (product with "SCOPE.weight", times a buffer of kRow) for each layer -> mean, with its
-// backward pass.
+// x -> (product with "SCOPE.weight", times a buffer of kRow) for each layer -> the mean of the
+// squares, with its backward pass.
 struct Chain {
   Graph graph;
   std::vector<Layer> layers;
@@ -83,11 +83,13 @@ struct Chain {
 
   // Appends the loss and the backward pass.
   Graph run() && {
-    const auto loss = add("aten::mean", {{"self", values.back()}}, kScalar, "");
+    const auto squares = add("aten::mul.Tensor",
+                             {{"self", values.back()}, {"other", values.back()}}, kMatrix, "");
+    const auto loss = add("aten::mean", {{"self", squares}}, kScalar, "");
     graph.outputs.insert(graph.outputs.begin(), {Output::Kind::loss, "loss", loss});
-    const auto seed = add("perigee::full", {{"value", 1.0}}, kScalar, "", Phase::backward);
+    const auto seed = add("perigee::full", {{"value", 1.0 / 8}}, kScalar, "", Phase::backward);
     const auto wide = add("perigee::expand", {{"self", seed}}, kMatrix, "", Phase::backward);
-    auto gradient = add("aten::mul.Scalar", {{"self", wide}, {"other", 1.0 / 16}}, kMatrix, "",
+    auto gradient = add("aten::mul.Tensor", {{"self", wide}, {"other", values.back()}}, kMatrix, "",
                         Phase::backward);
     for (size_t k = layers.size(); k-- > 0;) {
       const auto& [scope, scaled_by, writes] = layers[k];
