@@ -59,6 +59,7 @@ class KeepBuffers {
         written_(graph.values.size()),
         last_(graph.values.size(), -1),
         kept_(graph.values.size()),
+        reads_late_(graph.nodes.size()),
         moved_(graph.nodes.size(), -1) {
     result_.nodes.clear();
     find_shown();
@@ -73,7 +74,7 @@ class KeepBuffers {
     for (graph::NodeId n = 0; n < std::ssize(graph_.nodes); ++n) {
       Node node = graph_.nodes[n];
       if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
-      if (node.phase == graph::Phase::backward) {
+      if (reads_late_[n]) {
         node.each_operand([&](graph::ValueId& v) {
           if (kept_[v.index].copy.defined()) v = kept_[v.index].copy;
         });
@@ -121,14 +122,27 @@ class KeepBuffers {
     }
   }
 
+  // Finds the values that gradients need. Nodes of the backward pass that only make new values of
+  // buffers read the latest ones.
   void find_read_late() {
-    for (const auto& node : graph_.nodes) {
-      if (node.phase != graph::Phase::backward) continue;
+    std::vector<bool> wanted(graph_.values.size());
+    for (const auto& output : graph_.outputs) {
+      if (output.kind != Output::Kind::buffer && output.value.defined())
+        wanted[output.value.index] = true;
+    }
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const auto& node = graph_.nodes[n];
+      const bool needed = std::any_of(
+          node.outputs.begin(), node.outputs.end(),
+          [&](graph::ValueId v) { return v.defined() && wanted[v.index]; });
+      if (!needed) continue;
+      reads_late_[n] = node.phase == graph::Phase::backward;
       node.each_operand([&](graph::ValueId v) {
+        wanted[v.index] = true;
         const auto producer = graph_.values[v.index].producer;
         // A view of the backward pass reads a copy itself.
         const bool own = producer >= 0 && graph_.nodes[producer].phase == graph::Phase::backward;
-        if (shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
+        if (reads_late_[n] && shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
       });
     }
   }
@@ -189,6 +203,7 @@ class KeepBuffers {
   std::vector<bool> written_;          // by value: it is the input of a written buffer
   std::vector<graph::NodeId> last_;    // by value that is an input
   std::vector<Kept> kept_;             // by value: those that the backward pass reads
+  std::vector<bool> reads_late_;       // by node: of the backward pass, that reads copies
   std::map<graph::NodeId, std::vector<size_t>> outputs_;  // to copy after the node
   std::vector<graph::NodeId> moved_;  // by node of the graph: its place in the result
   bool any_ = false;

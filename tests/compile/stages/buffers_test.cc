@@ -204,6 +204,20 @@ TEST_CASE(
   CHECK(count(section(program_of(graph, data_parallel(graph, 1), 0), "micro"), "aten::clone") == 0);
 }
 
+TEST_CASE("a new value that the backward pass makes follows from the latest one") {
+  Chain chain({{.scope = "a"}, {.scope = "b"}}, {{"mean", kMatrix}});
+  auto graph = std::move(chain).run();
+  const auto last = static_cast<NodeId>(graph.nodes.size()) - 1;
+  const auto sum = graph.add_node(
+      "aten::add.Tensor", {{"self", chain.buffers.at("mean")}, {"other", chain.products[0]}},
+      {kMatrix}, "a", Phase::backward)[0];
+  graph.nodes.back().forward_node = graph.nodes[static_cast<size_t>(last)].forward_node;
+  graph.outputs.push_back({Output::Kind::buffer, "mean", sum});
+  const auto program = program_of(graph, pipeline(graph, {"b"}), 0);
+  CHECK(uses_of(program, "mean").writes == 1);
+  CHECK(count(section(program, "forward.0"), "aten::clone") == 0);
+}
+
 TEST_CASE("a buffer that a stage writes and does not read is on that stage") {
   const auto graph =
       Chain({{.scope = "a"}, {.scope = "b", .writes = "last"}}, {{"last", kRow}}).run();
