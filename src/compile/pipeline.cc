@@ -57,6 +57,12 @@ void rewrite(GraphState& state) {
   state.graph = std::move(rewritten);
 }
 
+void write_early(GraphState& state) {
+  auto early = write_buffers_early(state.graph);
+  state.plan = with_names_of(std::move(state.plan), state.graph, early);
+  state.graph = std::move(early);
+}
+
 // Throws Error for a loss that is neither a mean nor a sum, where the plan requires one.
 void classify_loss(GraphState& state) {
   const auto& communication = state.plan.communication;
@@ -264,6 +270,7 @@ const std::vector<Pass<GraphState>>& graph_passes() {
       {"select_outputs", "removes the outputs that the step does not need",
        [](GraphState& s) { s.graph = select_outputs(std::move(s.graph), s.spec); }},
       {"rewrite", "replaces layers that the plan rewrites by one op each", rewrite},
+      {"write_buffers_early", "makes new values of buffers in the forward pass", write_early},
       {"classify_loss", "finds whether the loss is a mean or a sum over samples, and averages its divisors", classify_loss},
       {"widen_loss", "computes a loss of 16 bits in float32", widen},
       {"scale_loss", "multiplies the gradient of the loss by the loss scale", scale},

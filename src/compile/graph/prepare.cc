@@ -49,6 +49,24 @@ std::pair<int64_t, int64_t> swapped_dims(const Node& node, size_t rank) {
 
 bool swaps(const Node& node) { return node.op == "aten::t" || node.op == "aten::transpose.int"; }
 
+// Returns, by node, whether an output of the wanted kind needs it.
+std::vector<bool> needed_for(const Graph& graph, bool (*wanted)(Output::Kind)) {
+  std::vector<bool> values(graph.values.size()), nodes(graph.nodes.size());
+  for (const auto& output : graph.outputs) {
+    if (output.value.defined() && wanted(output.kind)) values[output.value.index] = true;
+  }
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const auto& node = graph.nodes[n];
+    nodes[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
+                           [&](graph::ValueId v) { return v.defined() && values[v.index]; });
+    if (nodes[n]) node.each_operand([&](graph::ValueId v) { values[v.index] = true; });
+  }
+  return nodes;
+}
+
+bool is_buffer(Output::Kind kind) { return kind == Output::Kind::buffer; }
+bool is_no_buffer(Output::Kind kind) { return kind != Output::Kind::buffer; }
+
 class KeepBuffers {
  public:
   KeepBuffers(const Graph& graph, bool apart)
@@ -125,24 +143,16 @@ class KeepBuffers {
   // Finds the values that gradients need. Nodes of the backward pass that only make new values of
   // buffers read the latest ones.
   void find_read_late() {
-    std::vector<bool> wanted(graph_.values.size());
-    for (const auto& output : graph_.outputs) {
-      if (output.kind != Output::Kind::buffer && output.value.defined())
-        wanted[output.value.index] = true;
-    }
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    reads_late_ = needed_for(graph_, is_no_buffer);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
-      const bool needed = std::any_of(
-          node.outputs.begin(), node.outputs.end(),
-          [&](graph::ValueId v) { return v.defined() && wanted[v.index]; });
-      if (!needed) continue;
-      reads_late_[n] = node.phase == graph::Phase::backward;
+      if (node.phase == graph::Phase::forward) reads_late_[n] = false;
+      if (!reads_late_[n]) continue;
       node.each_operand([&](graph::ValueId v) {
-        wanted[v.index] = true;
         const auto producer = graph_.values[v.index].producer;
         // A view of the backward pass reads a copy itself.
         const bool own = producer >= 0 && graph_.nodes[producer].phase == graph::Phase::backward;
-        if (reads_late_[n] && shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
+        if (shows_written(v) && !own) kept_[v.index].wanted = any_ = true;
       });
     }
   }
@@ -296,6 +306,59 @@ Graph simplify_views(Graph graph) {
     if (output.value.defined()) output.value = resolve(replaced, output.value);
   }
   return graph::eliminate_dead_code(std::move(graph));
+}
+
+Graph write_buffers_early(const Graph& graph) {
+  const auto of_buffers = needed_for(graph, is_buffer), of_others = needed_for(graph, is_no_buffer);
+  constexpr graph::NodeId kStays = -2;
+  // By node: the one after which it moves, or kStays; by input: the last node of the forward pass
+  // that reads it.
+  std::vector<graph::NodeId> after(graph.nodes.size(), kStays), last(graph.values.size(), -1);
+  std::map<graph::NodeId, std::vector<graph::NodeId>> moving;
+  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.phase == graph::Phase::forward) {
+      node.each_operand([&](graph::ValueId v) { last[v.index] = n; });
+    } else if (of_buffers[n] && !of_others[n]) {
+      graph::NodeId place = -1;
+      bool early = true;
+      node.each_operand([&](graph::ValueId v) {
+        const auto producer = graph.values[v.index].producer;
+        if (producer >= 0 && graph.nodes[producer].phase == graph::Phase::backward) {
+          early = early && after[producer] != kStays;
+          place = std::max(place, after[producer]);
+        } else {
+          place = std::max(place, producer < 0 ? last[v.index] : producer);
+        }
+      });
+      if (!early) continue;
+      after[n] = place;
+      moving[place].push_back(n);
+    }
+  }
+  if (moving.empty()) return graph;
+  Graph result = graph;
+  result.nodes.clear();
+  std::vector<graph::NodeId> moved(graph.nodes.size(), -1);
+  const auto move_after = [&](graph::NodeId place) {
+    for (const auto n : moving[place]) {
+      Node node = graph.nodes[n];
+      node.phase = graph::Phase::forward;
+      node.forward_node = -1;
+      node.scope = place < 0 ? "" : graph.nodes[place].scope;
+      moved[n] = append(result, std::move(node));
+    }
+  };
+  move_after(-1);
+  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n) {
+    if (after[n] == kStays) {
+      Node node = graph.nodes[n];
+      if (node.forward_node >= 0) node.forward_node = moved[node.forward_node];
+      moved[n] = append(result, std::move(node));
+    }
+    if (moving.contains(n)) move_after(n);
+  }
+  return result;
 }
 
 Graph keep_buffers(const Graph& graph, bool apart) { return KeepBuffers(graph, apart).run(); }

@@ -1,5 +1,5 @@
-// Prepares a graph: removes outputs that a step does not need and views without effect, and keeps
-// values of buffers that are read after new ones are written.
+// Prepares a graph: removes outputs that a step does not need and views without effect, and orders
+// the reads and writes of buffers.
 #pragma once
 
 #include "compile/compile.h"
@@ -12,6 +12,12 @@ namespace perigee::compile {
 // the plan's names of values hold; unused nodes are removed from the rank's graph. Throws Error for
 // names the graph lacks.
 graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
+
+// Moves ops of the backward pass that only make new values of buffers, of values of the forward
+// pass, into the forward pass, after the values that they read. Capture records writes through
+// views of a buffer at the end; another microbatch's forward pass, which may run before this one's
+// backward pass, reads the new value.
+graph::Graph write_buffers_early(const graph::Graph& graph);
 
 // Removes views that cancel or have no effect (t of t, reshape of a reshape that nothing else
 // reads, reshape to the same shape, detach). A gradient that is reshaped twice is copied once.

@@ -77,7 +77,7 @@ void require_buffers_of_one_part(const Graph& graph, const std::vector<int>& par
 
 StageInputs::StageInputs(const Graph& captured, const plan::Plan& plan) : plan_(plan) {
   if (!plan.pipeline.cuts()) return;
-  const auto graph = keep_buffers(captured, true);  // as a rank's graph
+  const auto graph = keep_buffers(write_buffers_early(captured), true);  // as a rank's graph
   const auto stages = stage_of_parts(plan);
   const auto parts = plan::parts_of(graph, plan.pipeline);
   const auto users = users_of(graph, parts, each_part(stages.size()));

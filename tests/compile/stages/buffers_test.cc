@@ -1,4 +1,4 @@
-// Buffers that a step writes, whose old values it also reads, and the stages that have unused inputs.
+// Buffers that a step writes, whose old values it also reads, and stages that have unused inputs.
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -204,18 +204,37 @@ TEST_CASE(
   CHECK(count(section(program_of(graph, data_parallel(graph, 1), 0), "micro"), "aten::clone") == 0);
 }
 
-TEST_CASE("a new value that the backward pass makes follows from the latest one") {
+TEST_CASE("a new value that the backward pass makes of gradients follows from the latest one") {
   Chain chain({{.scope = "a"}, {.scope = "b"}}, {{"mean", kMatrix}});
   auto graph = std::move(chain).run();
   const auto last = static_cast<NodeId>(graph.nodes.size()) - 1;
   const auto sum = graph.add_node(
-      "aten::add.Tensor", {{"self", chain.buffers.at("mean")}, {"other", chain.products[0]}},
-      {kMatrix}, "a", Phase::backward)[0];
+      "aten::add.Tensor",
+      {{"self", chain.buffers.at("mean")}, {"other", graph.outputs.back().value}}, {kMatrix}, "a",
+      Phase::backward)[0];
   graph.nodes.back().forward_node = graph.nodes[static_cast<size_t>(last)].forward_node;
   graph.outputs.push_back({Output::Kind::buffer, "mean", sum});
   const auto program = program_of(graph, pipeline(graph, {"b"}), 0);
   CHECK(uses_of(program, "mean").writes == 1);
   CHECK(count(section(program, "forward.0"), "aten::clone") == 0);
+}
+
+TEST_CASE(
+    "a new value that follows from the forward pass belongs to it, wherever it was recorded") {
+  Chain chain({{.scope = "a"}, {.scope = "b"}}, {{"mean", kMatrix}});
+  auto graph = std::move(chain).run();
+  // As capture records writes through views.
+  const auto sum = graph.add_node(
+      "aten::add.Tensor", {{"self", chain.buffers.at("mean")}, {"other", chain.products[1]}},
+      {kMatrix}, "a", Phase::backward)[0];
+  graph.nodes.back().forward_node = chain.forward[0];
+  graph.outputs.push_back({Output::Kind::buffer, "mean", sum});
+  const auto plan = pipeline(graph, {"b"});
+  const auto program = program_of(graph, plan, 1);
+  CHECK(uses_of(program, "mean").writes == 1);
+  CHECK(count(section(program, "forward.1"), "aten::add.Tensor") == 1);
+  CHECK_FALSE(program_of(graph, plan, 0).find(Binding::Kind::buffer, "mean"));
+  CHECK(StageInputs(graph, plan).has("mean", 1));
 }
 
 TEST_CASE("a buffer that a stage writes and does not read is on that stage") {
